@@ -18,7 +18,7 @@ from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.windows import Windows
 from rankwell.rank import ranker as ranker_module
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.rerank_request import RerankRequest
+from rankwell.rank.requests import RerankRequest
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.index import Index
 

@@ -10,7 +10,7 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query, Run
-from rankwell.rank.search_request import SearchRequest
+from rankwell.rank.requests import SearchRequest
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
@@ -33,12 +33,11 @@ def test_the_run_is_the_indexs(request_: SearchRequest) -> None:
 
 
 def test_workers_search_in_place_of_this_process(request_: SearchRequest) -> None:
-    class Workers:
-        def search(self, request: SearchRequest, index: Index, queries: Sequence[Query], encoder: object) -> Run:
-            assert (request, len(index), [query.qid for query in queries], encoder) == (request_, 3, ["q1", "q2"], None)
-            return Run({}, name="theirs")
+    def search(request: SearchRequest, index: Index, queries: Sequence[Query], encoder: object) -> Run:
+        assert (request, len(index), [query.qid for query in queries], encoder) == (request_, 3, ["q1", "q2"], None)
+        return Run({}, name="theirs")
 
-    assert request_.execute(Workers()).run.name == "theirs"
+    assert request_.execute(search).run.name == "theirs"
 
 
 def test_a_wrong_share_is_refused_before_anything_is_read(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank.rerank_request import RerankRequest
+from rankwell.rank.requests import RerankRequest
 from rankwell.retrieve.index import Index
 from rankwell.scale.rerank import RerankJob
 from rankwell.scale.search import ShardedIndex

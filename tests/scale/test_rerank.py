@@ -21,7 +21,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.shards import Shards, do
 from rankwell.corpus.formats import read_queries, read_run, write_run
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.rerank_request import RerankRequest
+from rankwell.rank.requests import RerankRequest
 from rankwell.rank.texts import open_texts
 from rankwell.scale.rerank import ClusterRanker, RerankJob, join_scores
 from rankwell.scale.workers import Cluster
@@ -125,7 +125,7 @@ import sys
 from pathlib import Path
 import rankwell.rank.ranker
 rankwell.rank.pairs.PAIRS_AT_A_TIME = {size}
-from rankwell.rank.rerank_request import RerankRequest
+from rankwell.rank.requests import RerankRequest
 from rankwell.scale.rerank import RerankJob
 from rankwell.core.shards import do
 do(RerankJob(RerankRequest(*map(Path, sys.argv[1:3]), *sys.argv[3:5]), Path(sys.argv[5])))

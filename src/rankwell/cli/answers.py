@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rankwell.corpus.matches import Match
     from rankwell.corpus.records import Query
     from rankwell.rank.answers import Answer, AnswerMatches
-    from rankwell.rank.search_request import RunResult
+    from rankwell.rank.requests import RunResult
 
 AnswerFormat = Literal["text", "json", "tsv"]
 AsJson = Annotated[

@@ -19,7 +19,7 @@ from rankwell.models.devices import Precision
 from rankwell.models.spec import AttentionRule
 
 if TYPE_CHECKING:
-    from rankwell.rank.search_request import RunResult
+    from rankwell.rank.requests import RunResult
     from rankwell.scale.workers import Cluster
 
 

@@ -170,7 +170,7 @@ def rerank(
     from rankwell.core.shards import remove_shards, shards_folder
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.sources import is_question
-    from rankwell.rank.rerank_request import RerankRequest
+    from rankwell.rank.requests import RerankRequest
     from rankwell.scale.rerank import ClusterRanker, RerankJob
 
     needs(context, {"encoder": "blend", "normalise": ("fuse", "blend")})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,6 +33,10 @@ from rankwell.cli.options import (
     write_result,
 )
 from rankwell.models.checkpoints.names import DEFAULT
+
+if TYPE_CHECKING:
+    from rankwell.rank.requests import SearchWorkers
+    from rankwell.scale.workers import Cluster
 
 RUN_DEPTH = 1000
 SETTINGS: dict[str, Any] = {"k2": float, "ignore_identical_ids": bool, "format": Format, "tag": str}
@@ -108,13 +113,12 @@ def search(
     finds the share. With --ray, each worker holds some of the index's segments and their vectors; the run is the same.
     """
     from rankwell.core.errors import RankwellError
-    from rankwell.core.shards import remove_shards, shards_folder
+    from rankwell.core.shards import remove_shards
     from rankwell.corpus.formats.fields import Columns
-    from rankwell.rank.search_request import SearchRequest, SearchWorkers
+    from rankwell.rank.requests import SearchRequest
     from rankwell.rank.texts import is_system
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import is_index
-    from rankwell.scale.search import ClusterSearch
 
     cluster = cluster_of(context, "trust_remote_code")
     options = read_settings(settings, SETTINGS)
@@ -143,18 +147,25 @@ def search(
         trust_remote_code=trust_remote_code,
     )
     request.check()
-    searchers: SearchWorkers | None = None
-    if cluster is not None and hybrid is None:
-        assert out is not None  # checked above
-        searchers = ClusterSearch(cluster, shards_folder(out))
-    elif cluster is not None:
-        from rankwell.scale.hybrid import ClusterHybridSearch
-
-        searchers = ClusterHybridSearch(cluster)
-    result = request.execute(searchers, name=options.get("tag"))
+    result = request.execute(_workers(cluster, hybrid, out), name=options.get("tag"))
     if out is None:
         print_answers(result, printed)
         return
     write_result(result, out, options.get("format", "trec"))
     if cluster is not None:
         remove_shards(out)
+
+
+def _workers(cluster: Cluster | None, hybrid: float | None, out: Path | None) -> SearchWorkers | None:
+    """The workers of --ray."""
+    if cluster is None or out is None:
+        return None
+    from rankwell.core.shards import shards_folder
+
+    if hybrid is None:
+        from rankwell.scale.search import search_on
+
+        return lambda request, index, queries, _: search_on(cluster, shards_folder(out), request, index, queries)
+    from rankwell.scale.hybrid import search_hybrid_on
+
+    return partial(search_hybrid_on, cluster)

@@ -49,11 +49,15 @@ class Texts(Protocol):
 
 
 class InMemoryTexts:
-    """Texts in memory, by document id; ``titles`` are the lengths of the titles at their beginning."""
+    """Texts in memory, by document id; ``titles`` are the lengths of the titles at their beginning.
 
-    def __init__(self, texts: dict[str, str], titles: Mapping[str, int] | None = None):
+    If they are read only once (``once``), each part of them is tokenised when it is needed, and no tokens are kept.
+    """
+
+    def __init__(self, texts: dict[str, str], titles: Mapping[str, int] | None = None, *, once: bool = False):
         self._texts = texts
         self._titles = titles or {}
+        self.once = once
         self._tokens: dict[str, InMemoryTokens] = {}
 
     def texts(self, docids: Sequence[str]) -> list[str]:
@@ -70,21 +74,6 @@ class InMemoryTexts:
         if name not in self._tokens:
             self._tokens[name] = InMemoryTokens(list(self._texts), list(self._texts.values()), tokenizer, stems)
         return self._tokens[name]
-
-
-class ListedTexts:
-    """Texts in a list; a text's place in it is its document id."""
-
-    def __init__(self, texts: Sequence[str]):
-        self._texts = texts
-
-    def texts(self, docids: Sequence[str]) -> list[str]:
-        """The texts of several documents."""
-        return [self._texts[int(docid)] for docid in docids]
-
-    def read(self, docids: Sequence[str]) -> list[Document]:
-        """Several documents, which have no titles."""
-        return list(map(Document, docids, self.texts(docids)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,13 +214,15 @@ def distinct(values: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
 def find_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> TokenSource | None:
     """The tokens of texts if there are any: in memory, or stored in the index or document store."""
     if isinstance(texts, InMemoryTexts):
-        return texts.tokens(tokenizer, stems=stems)
-    if isinstance(texts, Index):
-        stored = all(has_stored_tokens(segment.store, tokenizer, stems=stems) for segment in texts.segments)
-        return IndexTokens(texts, tokenizer, stems) if stored else None
-    if isinstance(texts, DocumentStore) and has_stored_tokens(texts, tokenizer, stems=stems):
-        return StoredTokens.open(texts, tokenizer, stems)
-    return None
+        return None if texts.once else texts.tokens(tokenizer, stems=stems)
+    stores = stores_of(texts)
+    if not stores or not all(has_stored_tokens(store, tokenizer, stems=stems) for store in stores):
+        return None
+    return (
+        IndexTokens(texts, tokenizer, stems)
+        if isinstance(texts, Index)
+        else StoredTokens.open(stores[0], tokenizer, stems)
+    )
 
 
 def worth_keeping(texts: Texts, run: Run) -> bool:

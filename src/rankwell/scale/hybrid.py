@@ -7,7 +7,7 @@ process, and so are the lists.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.dense import DenseRanker, search_hybrid
 from rankwell.rank.passage_vectors import PassageVectors, VectorsJob
-from rankwell.rank.search_request import SearchRequest
+from rankwell.rank.requests import SearchRequest
 from rankwell.rank.texts import stores_of
 from rankwell.retrieve.index import Index
 from rankwell.scale.search import Shard, ShardedIndex
@@ -57,43 +57,39 @@ class ShardedDense(DenseRanker):
         return chain.from_iterable(self._index.ask("nearest", vectors, k))
 
 
-@dataclass(frozen=True)
-class ClusterHybridSearch:
-    """Hybrid search by the workers of a cluster, who compute missing vectors."""
+def search_hybrid_on(
+    cluster: Cluster, request: SearchRequest, index: Index, queries: Sequence[Query], encoder: BiEncoder | None
+) -> Run:
+    """Hybrid search by the workers of a cluster, who compute missing vectors.
 
-    cluster: Cluster
-
-    def search(self, request: SearchRequest, index: Index, queries: Sequence[Query], encoder: BiEncoder | None) -> Run:
-        """See :class:`~rankwell.rank.search_request.SearchWorkers`.
-
-        ``encoder`` tokenises, and names the stored vectors.
-        """
-        share = request.hybrid
-        assert share is not None
-        assert encoder is not None
-        # All workers compute the vectors that ``encoder`` names, whatever each would choose on its own machine.
-        precision = "int8" if encoder.precision == "int8" else request.precision
-        device = request.device or "cpu"
-        # Likewise, a worker with few of the documents searches as one process with all of them would.
-        compressed = DenseRanker(encoder, vectors=request.vectors).compresses(len(index)) and device == "cpu"
-        request = replace(
-            request,
-            encoder=for_workers(request.encoder),
-            precision=precision,
-            vectors="compressed" if compressed else "exact",
+    ``encoder`` tokenises, and names the stored vectors.
+    """
+    share = request.hybrid
+    assert share is not None
+    assert encoder is not None
+    # All workers compute the vectors that ``encoder`` names, whatever each would choose on its own machine.
+    precision = "int8" if encoder.precision == "int8" else request.precision
+    device = request.device or "cpu"
+    # Likewise, a worker with few of the documents searches as one process with all of them would.
+    compressed = DenseRanker(encoder, vectors=request.vectors).compresses(len(index)) and device == "cpu"
+    request = replace(
+        request,
+        encoder=for_workers(request.encoder),
+        precision=precision,
+        vectors="compressed" if compressed else "exact",
+    )
+    with cluster.connected():
+        for store in stores_of(index):
+            if not PassageVectors.is_complete(store, encoder):
+                job = VectorsJob(store.folder.absolute(), request.encoder, device, precision)
+                do(job, cluster, description="computing vectors")
+        held = ShardedIndex.on(
+            cluster,
+            index.folder,
+            shards=cluster.workers,
+            shard=HybridShard,
+            shard_options=(request,),
         )
-        with self.cluster.connected():
-            for store in stores_of(index):
-                if not PassageVectors.is_complete(store, encoder):
-                    job = VectorsJob(store.folder.absolute(), request.encoder, device, precision)
-                    do(job, self.cluster, description="computing vectors")
-            held = ShardedIndex.on(
-                self.cluster,
-                index.folder,
-                shards=self.cluster.workers,
-                shard=HybridShard,
-                shard_options=(request,),
-            )
-            with held as sharded:
-                dense, threads = ShardedDense(encoder, sharded), request.threads or 1
-                return search_hybrid(sharded, dense, queries, share, request.bm25, k=request.k, threads=threads)
+        with held as sharded:
+            dense, threads = ShardedDense(encoder, sharded), request.threads or 1
+            return search_hybrid(sharded, dense, queries, share, request.bm25, k=request.k, threads=threads)

@@ -25,7 +25,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.rank.pairs import groups_of_queries
-from rankwell.rank.rerank_request import RerankRequest
+from rankwell.rank.requests import RerankRequest
 from rankwell.rank.texts import InMemoryTexts, Texts, digest_texts, make_tokens, open_texts
 from rankwell.retrieve.index import Index
 from rankwell.scale.search import read_parts, write_part

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -24,14 +24,11 @@ from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.formats import read_run
 from rankwell.corpus.formats.runs import trec_lines
 from rankwell.corpus.records import Query, Ranking, Run
-from rankwell.rank.search_request import SearchRequest
+from rankwell.rank.requests import SearchRequest
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, Statistics, search_segments
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.segment import Segment
 from rankwell.scale.workers import RETRIES, Cluster
-
-if TYPE_CHECKING:
-    from rankwell.models.bi_encoder import BiEncoder
 
 
 def write_part(run: Run, file: IO[bytes]) -> None:
@@ -174,15 +171,7 @@ def search_in_shards(
     return Run(read_parts(shards), name="BM25")
 
 
-@dataclass(frozen=True)
-class ClusterSearch:
+def search_on(cluster: Cluster, folder: Path, request: SearchRequest, index: Index, queries: Sequence[Query]) -> Run:
     """BM25 by the workers of a cluster; ``folder`` holds the shards of the run until it is written."""
-
-    cluster: Cluster
-    folder: Path
-
-    def search(self, request: SearchRequest, index: Index, queries: Sequence[Query], encoder: BiEncoder | None) -> Run:
-        """See :class:`~rankwell.rank.search_request.SearchWorkers`."""
-        with ShardedIndex.on(self.cluster, index.folder, shards=self.cluster.workers) as sharded:
-            threads = request.threads or 1
-            return search_in_shards(sharded, queries, self.folder, request.bm25, k=request.k, threads=threads)
+    with ShardedIndex.on(cluster, index.folder, shards=cluster.workers) as sharded:
+        return search_in_shards(sharded, queries, folder, request.bm25, k=request.k, threads=request.threads or 1)

@@ -16,7 +16,7 @@ from rankwell.rank.cache import ScoreCache
 from rankwell.rank.engines import agreement
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.rerank_request import RerankRequest
+from rankwell.rank.requests import RerankRequest
 from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
 

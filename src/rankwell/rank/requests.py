@@ -1,4 +1,7 @@
-"""Re-ranking a run, or the documents found for a question, in this process or by the workers of a cluster."""
+"""Requests: searching an index, or re-ranking a run or the documents found for a question.
+
+Both read their files, ask a system or a ranker, in this process or on a cluster, and record what was done.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import Manifest, file_digest
@@ -24,11 +27,14 @@ from rankwell.models.devices import Precision
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.fusion import Shares
 from rankwell.rank.ranker import Ranker, open_ranker
-from rankwell.rank.rankers import AnyRanker, Reranker, check_options, open_encoder
-from rankwell.rank.search_request import RunResult
-from rankwell.rank.system import add_shares
+from rankwell.rank.rankers import AnyRanker, Reranker, VectorSearch, check_options, open_encoder
+from rankwell.rank.system import System, add_shares, open_searchable
 from rankwell.rank.texts import Texts, digest_texts, find_index, open_texts, worth_keeping
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
+
+if TYPE_CHECKING:
+    from rankwell.models.bi_encoder import BiEncoder
 
 DEPTH = 100
 """Candidates to re-rank per query; more rarely pay for their time."""
@@ -36,6 +42,108 @@ DEEP = 1000
 """The depth of the literature, for comparison."""
 FEW = 1000
 """A collection of no more documents is re-ranked as a whole."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """The run of a request with its manifest, a line for the user, and what it takes to read the answers."""
+
+    run: Run
+    manifest: Manifest
+    report: str
+    queries: Sequence[Query]
+    texts: Texts
+
+
+SearchWorkers = Callable[["SearchRequest", Index, Sequence[Query], "BiEncoder | None"], Run]
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What to search, and how; ``queries`` is a question or a file of queries (``-``: standard input).
+
+    ``hybrid`` is the share of the bi-encoder ``encoder``; without it BM25 searches alone. ``device``, ``precision`` and
+    ``vectors`` are the bi-encoder's. With 0 ``threads`` a search uses all cores of this machine, or one of each worker.
+    ``columns`` names the fields of the queries. ``ignore_identical_ids`` leaves out documents with a query's own id.
+    Code that comes with the bi-encoder runs only with ``trust_remote_code``.
+    """
+
+    index: Path
+    """An index, or a system, which is searched as it was fitted."""
+    queries: str | Path
+    k: int = 1000
+    bm25: BM25 = DEFAULT_BM25
+    threads: int = 0
+    hybrid: float | None = None
+    encoder: str = DEFAULT
+    device: str | None = None
+    precision: Precision = "auto"
+    vectors: VectorSearch = "auto"
+    columns: Columns | None = None
+    ignore_identical_ids: bool = False
+    trust_remote_code: bool = False
+
+    def check(self) -> None:
+        """Raise for a wrong share before anything is read."""
+        if self.hybrid is not None:
+            Shares.hybrid(self.hybrid)
+
+    def open_encoder(self, device: str | None) -> BiEncoder:
+        """The bi-encoder on a device."""
+        return open_encoder(self.encoder, device, self.precision)
+
+    def execute(self, workers: SearchWorkers | None = None, *, name: str | None = None) -> RunResult:
+        """Search. By default the run is called BM25, hybrid or dense.
+
+        If ``workers`` search in place of this process, they have the GPUs. They get the request, the index, the queries
+        and the request's bi-encoder, if it has one, on the CPU.
+        """
+        self.check()
+        system, queries = self.open(workers is not None), read_questions(self.queries, self.columns)
+        k = self.k + self.ignore_identical_ids
+        if workers is None:
+            run = system.search(queries, k, threads=self.threads)
+        else:
+            encoder = None if self.hybrid is None else system.first_stage.dense.encoder
+            run = workers(replace(self, k=k), system.index, queries, encoder)
+        run = Run(run, name=name or run.name)
+        if self.ignore_identical_ids:
+            run = run.without_identical_ids().head(self.k)
+        report = f"{len(run):,} of {len(queries):,} queries, {sum(map(len, run.values())):,} documents"
+        return RunResult(run, self._manifest(system), report, queries, system.index)
+
+    def open(self, for_workers: bool = False) -> System:
+        """Open what is searched; its bi-encoder is on the CPU if workers have the GPUs."""
+        device, precision = self.device, self.precision
+        if for_workers:
+            # Workers with GPUs compute exact vectors, whatever this machine would choose.
+            exact = device not in (None, "cpu") and precision == "auto"
+            device, precision = "cpu", "fp32" if exact else precision
+        return open_searchable(
+            self.index,
+            bm25=self.bm25,
+            hybrid=self.hybrid,
+            encoder=self.encoder,
+            device=device,
+            precision=precision,
+            vectors=self.vectors,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+    def _manifest(self, system: System) -> Manifest:
+        config: dict[str, Any] = {"k": self.k}
+        if system.folder is not None:
+            config |= {"system": system.manifest.get("config_hash")}
+            data = {"system": str(system.manifest.get("data_hash"))}
+        else:
+            config |= {**asdict(self.bm25), "index": system.index.manifest["config_hash"]}
+            data = {"index": system.index.manifest["data_hash"]}
+        if self.hybrid is not None:
+            config |= {"hybrid": self.hybrid} | ({} if self.vectors == "auto" else {"vectors": self.vectors})
+            data |= system.first_stage.dense.encoder.identity
+        if self.ignore_identical_ids:
+            config |= {"ignore_identical_ids": True}
+        return Manifest("run", config, {**data, "queries": questions_digest(self.queries)})
 
 
 @dataclass(frozen=True)
