@@ -128,14 +128,9 @@ def test_a_list_of_modules_that_is_none(folder: Path, modules: str) -> None:
         BiEncoder.from_pretrained(folder, device="cpu")
 
 
-def test_a_classifier_scores_pairs_and_a_bare_encoder_does_not(folder: Path, tiny_checkpoint: Path) -> None:
-    assert describe(tiny_checkpoint).scores_pairs
-    assert not describe(folder).scores_pairs
-    assert describe(folder).has_vectors
-
-
-def test_a_cross_encoder_has_no_vectors(tiny_checkpoint: Path) -> None:
-    assert not describe(tiny_checkpoint).has_vectors
+def test_a_classifier_scores_pairs_and_a_bare_encoder_has_vectors(folder: Path, tiny_checkpoint: Path) -> None:
+    found = [(found.scores_pairs, found.has_vectors) for found in map(describe, (tiny_checkpoint, folder))]
+    assert found == [(True, False), (False, True)]
     with pytest.raises(RankwellError, match="is a cross-encoder, which has no vectors to compare"):
         BiEncoder.from_pretrained(tiny_checkpoint)
 

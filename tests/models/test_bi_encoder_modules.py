@@ -12,7 +12,7 @@ import torch
 
 from rankwell.core.errors import InputError
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.models.bi_encoder_modules import Modules, Prompts, save_bi_encoder
+from rankwell.models.bi_encoder_modules import Modules, save_bi_encoder
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.names import model_digest
 from rankwell.models.vector_layers import Dense
@@ -47,7 +47,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_sentence_transformers_computes_the_same_vectors(form: str, tiny_bi_encoder: Path, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
-    prompts = Prompts("query: ", "passage: ")
+    prompts = ("query: ", "passage: ")
     folder = write(tmp_path / "model", tiny_bi_encoder, FORMS[form], prompts=prompts)
     ours = BiEncoder.from_pretrained(folder, device="cpu")
     theirs = library.SentenceTransformer(str(folder), device="cpu")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +28,7 @@ from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens
 LONGEST_WORD = 500
 """The longest word, in characters, that a tokenizer may split; BERT's split words of up to 100."""
 _ENCODE_BATCH = 1024
+_FAILED = "the model's tokenizer failed on a text"
 # The version of what :meth:`Tokenizer.encode` returns; stored tokens of other versions are not used.
 _VERSION = 1
 _WORDS_VERSION = 2  # of tokenizers whose words are found by the analyser
@@ -72,12 +73,10 @@ class Tokenizer:
         folder = Path(folder)
         settings = _read_json(folder / "tokenizer_config.json")
         if (folder / "tokenizer.json").is_file():
-            try:
-                with _native_errors():
-                    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-            except _NativeError as error:
-                raise InputError(folder / "tokenizer.json", None, f"not a tokenizer ({error})") from None
-            _check_word_length(backend, folder / "tokenizer.json")
+            path = folder / "tokenizer.json"
+            with _native_errors(lambda error: InputError(path, None, f"not a tokenizer ({error})")):
+                backend = tokenizers.Tokenizer.from_file(str(path))
+            _check_word_length(backend, path)
         elif (folder / "vocab.txt").is_file():
             from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
@@ -246,11 +245,8 @@ class Tokenizer:
         lengths: list[int] = []
         for first in range(0, len(texts), _ENCODE_BATCH):
             batch = [_encodable(text) for text in texts[first : first + _ENCODE_BATCH]]
-            try:
-                with self._lock, _native_errors():
-                    encodings = self._backend.encode_batch(batch, add_special_tokens=False)
-            except _NativeError as error:
-                raise RankwellError(f"the model's tokenizer failed on a text ({error})") from None
+            with self._lock, _native_errors(lambda error: RankwellError(f"{_FAILED} ({error})")):
+                encodings = self._backend.encode_batch(batch, add_special_tokens=False)
             sizes = [len(encoding.ids) for encoding in encodings]
             lengths += sizes
             ids.append(np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32, sum(sizes)))
@@ -333,19 +329,16 @@ class _Located:
     inside: NDArray[np.bool_]
 
 
-class _NativeError(Exception):
-    """An error of the package tokenizers, in one line."""
-
-
 @contextmanager
-def _native_errors() -> Iterator[None]:
+def _native_errors(told: Callable[[str], RankwellError]) -> Iterator[None]:
+    """Raise what is ``told`` of an error of the package tokenizers, which comes in one line."""
     try:
         yield
     except BaseException as error:
         # A panic, as of a regular expression that backtracks too often, is not an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise _NativeError(one_line(error)) from None
+        raise told(one_line(error)) from None
 
 
 def _check_word_length(backend: Any, path: Path) -> None:

@@ -125,13 +125,13 @@ class BiEncoder:
         if not checkpoint.has_vectors:
             raise RankwellError(f"{folder} is a cross-encoder, which has no vectors to compare")
         encoder, _, tokenizer = load_encoder(folder, causal=True, trust_remote_code=trust_remote_code)
-        prompts = read_prompts(folder)
-        query_prompt = prompts.query if query_prompt is None else query_prompt
-        document_prompt = prompts.document if document_prompt is None else document_prompt
+        prompts = read_prompts(checkpoint)
+        query_prompt = prompts[0] if query_prompt is None else query_prompt
+        document_prompt = prompts[1] if document_prompt is None else document_prompt
         modules = read_modules(checkpoint, encoder.config.hidden_size, prompted=bool(query_prompt or document_prompt))
         known = encoder.config.max_position_embeddings
         length = min(max_length or read_length(folder) or tokenizer.max_length or DEFAULT_LENGTH, known)
-        base_name = read_base(folder) or digest([encoder_digest(folder), modules.pooling, length, document_prompt])
+        base_name = read_base(checkpoint) or digest([encoder_digest(folder), modules.pooling, length, document_prompt])
         if (most := modules.truncate) is not None or modules.similarity != "cosine":
             base_name = digest([base_name, most, modules.similarity, modules.unit])
         layers = [layer.name for layer in modules.document]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from rankwell.core.errors import InputError
 from rankwell.core.manifest import read_object
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import bi_encoder_card
-from rankwell.models.checkpoints.describe import Checkpoint
+from rankwell.models.checkpoints.describe import SENTENCE_SETTINGS, Checkpoint
 from rankwell.models.checkpoints.folders import encoder_settings, write_folder
 from rankwell.models.checkpoints.tensors import encoder_tensors, tensor_bytes
 from rankwell.models.encoder import Encoder
@@ -33,7 +33,6 @@ Similarity = Literal["cosine", "dot"]
 MODULES = ("Transformer", "Pooling", "Normalize", "Dense", "Router")
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 """Names of the documents' prompt; the first that a folder records is used."""
-_CONFIG = "config_sentence_transformers.json"
 _WHERE = {
     "Transformer": "base.modules.transformer",
     "Pooling": "sentence_transformer.modules.pooling",
@@ -66,14 +65,6 @@ class Modules:
         return functional.normalize(vectors, dim=1) if self.unit else vectors
 
 
-@dataclass(frozen=True)
-class Prompts:
-    """Texts put before each query and each document."""
-
-    query: str = ""
-    document: str = ""
-
-
 def read_modules(checkpoint: Checkpoint, width: int, *, prompted: bool = False) -> Modules:
     """What follows an encoder of this width in a folder; without ``modules.json``, pooling and normalisation."""
     folder, listed = checkpoint.folder, checkpoint.modules
@@ -81,7 +72,7 @@ def read_modules(checkpoint: Checkpoint, width: int, *, prompted: bool = False) 
     if other is not None:
         problem = f"vectors pass a module {other}; expected {', '.join(MODULES)} and no other"
         raise InputError(folder / "modules.json", None, problem)
-    similarity, truncate = _read_similarity(folder)
+    similarity, truncate = _read_similarity(checkpoint)
     pooling = _read_pooling(folder, dict(listed).get("Pooling"), prompted=prompted)
     normalised, query, document = False, list[Dense](), list[Dense]()
     for number, (kind, place) in enumerate(listed):
@@ -104,10 +95,9 @@ def read_modules(checkpoint: Checkpoint, width: int, *, prompted: bool = False) 
     return Modules(pooling, normalised, tuple(query), tuple(document), truncate, similarity, unit)
 
 
-def _read_similarity(folder: Path) -> tuple[Similarity, int | None]:
+def _read_similarity(checkpoint: Checkpoint) -> tuple[Similarity, int | None]:
     """How vectors are compared, and how many of their numbers are used."""
-    path = folder / _CONFIG
-    settings = read_object(path) if path.is_file() else {}
+    path, settings = checkpoint.folder / SENTENCE_SETTINGS, checkpoint.sentence_settings
     similarity, truncate = settings.get("similarity_fn_name") or "cosine", settings.get("truncate_dim")
     if similarity not in ("cosine", "dot"):
         raise InputError(path, None, f"vectors are compared by {similarity}; expected cosine or dot")
@@ -125,18 +115,18 @@ def _width(layers: Sequence[Dense], width: int) -> int | None:
     return width
 
 
-def read_prompts(folder: Path) -> Prompts:
+def read_prompts(checkpoint: Checkpoint) -> tuple[str, str]:
     """The prompts of queries and of documents, as sentence-transformers records them.
 
     Its ``default_prompt_name`` is for texts that are neither.
     """
-    path = folder / _CONFIG
-    recorded = read_object(path).get("prompts") if path.is_file() else None
+    recorded = checkpoint.sentence_settings.get("prompts")
     prompts = {} if recorded is None else recorded
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
-        raise InputError(path, None, 'prompts: expected an object of texts, such as {"query": "query: "}')
+        path, problem = checkpoint.folder / SENTENCE_SETTINGS, "prompts: expected an object of texts"
+        raise InputError(path, None, f'{problem}, such as {{"query": "query: "}}')
     known = {name: text for name, text in prompts.items() if text is not None}
-    return Prompts(known.get("query", ""), next((known[name] for name in DOCUMENT_PROMPTS if name in known), ""))
+    return known.get("query", ""), next((known[name] for name in DOCUMENT_PROMPTS if name in known), "")
 
 
 def read_length(folder: Path) -> int | None:
@@ -146,10 +136,9 @@ def read_length(folder: Path) -> int | None:
     return length if isinstance(length, int) else None
 
 
-def read_base(folder: Path) -> str | None:
+def read_base(checkpoint: Checkpoint) -> str | None:
     """The name of the bi-encoder whose vectors the dense layers were fitted on, if the folder records it."""
-    path = folder / _CONFIG
-    recorded = read_object(path).get("rankwell") if path.is_file() else None
+    recorded = checkpoint.sentence_settings.get("rankwell")
     return str(recorded["base"]) if isinstance(recorded, dict) and "base" in recorded else None
 
 
@@ -160,19 +149,20 @@ def save_bi_encoder(
     modules: Modules,
     *,
     max_length: int,
-    prompts: Prompts | None = None,
+    prompts: tuple[str, str] = ("", ""),
     base: str | None = None,
     history: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write a folder that rankwell and sentence-transformers load with equal vectors; it must not exist yet.
 
+    ``prompts`` are the texts before each query and each document.
     ``base`` is the name of the bi-encoder that has the same encoder and no dense layers: documents' vectors stored
     under that name need not be computed again.
     """
-    prompts = prompts or Prompts()
+    texts_before = dict(zip(("query", "document"), prompts, strict=True))
     settings: dict[str, Any] = {
         "model_type": "SentenceTransformer",
-        "prompts": asdict(prompts),
+        "prompts": texts_before,
         "default_prompt_name": None,
         "similarity_fn_name": "cosine",
     }
@@ -190,12 +180,12 @@ def save_bi_encoder(
             {"idx": number, "name": str(number), "path": place, "type": _type_name(kind)}
             for number, (kind, place) in enumerate(listed)
         ],
-        _CONFIG: settings,
+        SENTENCE_SETTINGS: settings,
         "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
         "1_Pooling/config.json": pooling,
     }
     files: dict[str, str | bytes] = {name: _as_json(value) for name, value in texts.items()}
-    files["README.md"] = bi_encoder_card(encoder.config, modules.pooling, max_length, asdict(prompts), history)
+    files["README.md"] = bi_encoder_card(encoder.config, modules.pooling, max_length, texts_before, history)
     for _, _, more in layers:
         files |= more
     if isinstance(encoder, ForeignEncoder):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +29,6 @@ from rankwell.models.layout import Layout, Packed
 MAX_LENGTH, MAX_QUERY = 8192, 512
 """Tokens of a pair, unless the model or its tokenizer allows fewer, and of its query."""
 _QUERY, _DOCUMENT = "RANKWELLQUERY", "RANKWELLDOCUMENT"
-_CONFIG = "config_sentence_transformers.json"
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ def load_language_ranker(
     known = KNOWN.get(kind)
     if known is not None and known.name not in f"{published_name(folder)} {settings.get('_name_or_path', '')}".lower():
         known = None
-    prompt = _chat_prompt(folder)
+    prompt = _chat_prompt(checkpoint)
     if prompt is None and known is not None:
         prompt = known.prompt
     if prompt is None and classifies:
@@ -171,16 +169,15 @@ def load_language_ranker(
     return ranker.eval(), tokenizer, config.changed(changes)
 
 
-def _chat_prompt(folder: Path) -> Prompt | None:
+def _chat_prompt(checkpoint: Checkpoint) -> Prompt | None:
     """The prompt of the folder's chat template; None if it has no place for a query and a document."""
     from transformers import AutoTokenizer
 
     load: Any = AutoTokenizer.from_pretrained
-    tokenizer = load(folder, local_files_only=True)
+    tokenizer = load(checkpoint.folder, local_files_only=True)
     if not tokenizer.chat_template:
         return None
-    path = folder / _CONFIG
-    recorded = read_object(path) if path.is_file() else {}
+    recorded = checkpoint.sentence_settings
     instruction = (recorded.get("prompts") or {}).get(recorded.get("default_prompt_name") or "")
     messages = [{"role": "system", "content": instruction}] if instruction else []
     messages += [{"role": "query", "content": _QUERY}, {"role": "document", "content": _DOCUMENT}]

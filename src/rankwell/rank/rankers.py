@@ -83,7 +83,7 @@ def kind_of(model: str | Path) -> str | None:
         return name
     try:
         template = (describe(folder).ranker or {}).get("template")
-    except RankwellError:
+    except (OSError, RankwellError):
         return None  # loading the folder says what is wrong with it
     name = template.get("name") if isinstance(template, dict) else None
     return name if name in RANKERS else None

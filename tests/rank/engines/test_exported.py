@@ -22,8 +22,7 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import RankerConfig
-from rankwell.models.checkpoints.export_record import PRECISIONS, Backend, ExportPrecision, ExportRecord
+from rankwell.models.checkpoints.config import PRECISIONS, Backend, ExportPrecision, ExportRecord, RankerConfig
 from rankwell.models.spec import AttentionRule, EncoderConfig
 from rankwell.rank.engines.engine import load
 from rankwell.rank.engines.exported import pad_sequences

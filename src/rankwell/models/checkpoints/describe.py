@@ -15,6 +15,7 @@ from rankwell.core.errors import InputError, RankwellError, folder_error
 from rankwell.core.manifest import read_json, read_object
 from rankwell.models.spec import FAMILIES, EncoderConfig
 
+SENTENCE_SETTINGS = "config_sentence_transformers.json"
 Kind = Literal["encoder", "language", "modular"]
 _HEADS = ("classifier.out_proj.weight", "classifier.weight", "score.weight")
 """The last layer of a classifier, in the families of transformers."""
@@ -76,6 +77,12 @@ class Checkpoint:
             return tuple((str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in listed)
         except (KeyError, TypeError):
             raise InputError(path, None, "not a list of modules, each with a type and a path") from None
+
+    @cached_property
+    def sentence_settings(self) -> Mapping[str, Any]:
+        """The contents of ``config_sentence_transformers.json``; empty if there is no such file."""
+        path = self.folder / SENTENCE_SETTINGS
+        return read_object(path) if path.is_file() else {}
 
     @cached_property
     def kind(self) -> Kind:

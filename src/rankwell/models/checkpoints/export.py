@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.models.attention import dense_mask
-from rankwell.models.checkpoints.describe import describe
-from rankwell.models.checkpoints.export_record import (
+from rankwell.models.checkpoints.config import (
     FIXED,
     GRAPHS,
     RECORD,
@@ -35,6 +34,7 @@ from rankwell.models.checkpoints.export_record import (
     graph_inputs,
     reads_alone,
 )
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.models.checkpoints.tensors import QUANTISED, quantise_tensors, read_tensors, write_tensors

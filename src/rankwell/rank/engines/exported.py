@@ -19,8 +19,7 @@ from rankwell.core.errors import InputError, MissingExtraError, one_line
 from rankwell.core.progress import computed
 from rankwell.inputs.batching import Sequences, take_sequences, token_batches
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import check_length
-from rankwell.models.checkpoints.export_record import GRAPHS, Backend, ExportRecord, check_unchanged, read_export
+from rankwell.models.checkpoints.config import GRAPHS, Backend, ExportRecord, check_length, check_unchanged, read_export
 from rankwell.models.spec import under_rule
 from rankwell.rank.engines.engine import BACKENDS, Engine, LoadedModel, Logits
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from rankwell.core.arrays import Rows
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.models.bi_encoder_modules import Modules, Prompts, save_bi_encoder
+from rankwell.models.bi_encoder_modules import Modules, save_bi_encoder
 from rankwell.models.vector_layers import Dense
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.training.data.sampling import Lists
@@ -124,7 +124,7 @@ def run(work: Work, stage: RecipeStage[AdapterOptions], folder: Path) -> StageRe
             base.tokenizer,
             model.modules_after(base.modules),
             max_length=base.reader.template.max_length,
-            prompts=Prompts(base.query_prompt, base.document_prompt),
+            prompts=(base.query_prompt, base.document_prompt),
             base=base.exact_name,
             history=[*work.history, {"stage": stage.name, "kind": stage.kind, **options.model_dump(mode="json")}],
         )

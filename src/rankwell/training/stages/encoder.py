@@ -17,7 +17,7 @@ from torch import nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.models.bi_encoder_modules import Modules, Prompts, read_modules, save_bi_encoder
+from rankwell.models.bi_encoder_modules import Modules, read_modules, save_bi_encoder
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.heads import VectorModel, merged_copy
 from rankwell.models.vector_layers import Dense
@@ -59,7 +59,7 @@ class EncoderInTraining:
             self.start.tokenizer,
             self.modules,
             max_length=self.max_length,
-            prompts=Prompts(self.start.query_prompt, self.start.document_prompt),
+            prompts=(self.start.query_prompt, self.start.document_prompt),
             history=self.history,
         )
 
