@@ -244,7 +244,7 @@ class RerankRequest:
             raise RankwellError(f"{self.model}: its template has no place for types; add --set template=typed")
         return ranker
 
-    def _resolved(self, ranker: AnyRanker) -> RerankRequest:
+    def resolved(self, ranker: AnyRanker) -> RerankRequest:
         """The same request with the precision that ``auto`` means here, for workers that must all compute alike."""
         if self.precision != "auto" or self.backend != "torch" or self.device not in (None, "cpu"):
             return self
@@ -263,7 +263,7 @@ class RerankRequest:
         cache = ScoreCache(self.cache) if self.cache else None
         device = "cpu" if workers is not None and self.backend == "torch" else self.device
         ranker = self.open_ranker(device, cache)
-        request = self if workers is None else self._resolved(ranker)
+        request = self if workers is None else self.resolved(ranker)
         dense = None
         if self.blend is not None:
             from rankwell.rank.dense import DenseRanker  # needs torch

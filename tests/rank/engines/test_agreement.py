@@ -85,9 +85,9 @@ def test_re_ranking_uses_it_and_says_so(tiny_checkpoint: Path, tmp_path: Path) -
     )
     result = request.execute()
     assert "scores in int8 (exact: --precision fp32)" in result.report
-    assert result.manifest.config["precision"] == request.resolved().precision == "int8"
+    assert result.manifest.config["precision"] == request.resolved(request.open_ranker("cpu")).precision == "int8"
     exact = replace(request, precision="fp32")
-    assert exact.resolved() is exact
+    assert exact.resolved(exact.open_ranker("cpu")) is exact
     assert "exact" not in exact.execute().report
 
 
