@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from annotated_types import Ge
 
-from rankwell.cli.answers import SHOWN, AsJson, AsTsv, answer_format, print_answers
+from rankwell.cli.answers import SHOWN, AsJson, answer_format, print_answers
 from rankwell.cli.options import (
     BackendOption,
     Device,
@@ -42,7 +42,7 @@ SETTINGS: dict[str, Any] = {
     "stride": int,
     "aggregate": str,
     "normalise": Normalisation,
-    "types": Path,
+    "tsv": bool,
     "docids": str,
     "label": str,
     "id": str,
@@ -83,6 +83,9 @@ def rerank(
     out: RunOut = None,
     model: Model = DEFAULT,
     depth: Annotated[int, typer.Option("--depth", min=1, help="Candidates to re-rank per query.")] = 100,
+    types: Annotated[
+        Path | None, typer.Option("--types", help="Query types (qid, tab, label), for the template typed.")
+    ] = None,
     k: Annotated[int, typer.Option("--k", "-k", min=1, help="Answers to print per query.")] = SHOWN,
     backend: BackendOption = "torch",
     device: Device = None,
@@ -111,7 +114,6 @@ def rerank(
     ] = None,
     encoder: EncoderOption = None,
     json: AsJson = False,
-    tsv: AsTsv = False,
     ray: RayOption = None,
     workers: WorkersOption = 0,
     settings: Settings = None,
@@ -131,15 +133,15 @@ def rerank(
 
     normalise: how scores are normalised before --fuse and --blend combine them: min-max (the default), z-score, none.
 
-    types: a file of query types (qid, tab, label), for the template typed; docids: with a question, the documents to
-    re-rank (ID,ID,...); label: of several classes, the one that means relevant (default: entailment).
+    docids: with a question, the documents to re-rank (ID,ID,...); label: of several classes, the one that means
+    relevant (default: entailment).
 
     id, text, title: fields or columns of --collection. Default: recognised by their names.
 
     cache: a file to cache scores in; keep_tokens: true or false, whether to tokenise all documents of an index or
     store and cache the tokens there. Default: if RUN needs at least a twentieth of them.
 
-    format: trec (the default) or msmarco; tag: the run's name.
+    format: trec (the default) or msmarco; tag: the run's name; tsv: true prints answers as --tsv of search does.
 
     Examples:
 
@@ -179,7 +181,7 @@ def rerank(
     tag, format = options.pop("tag", "rankwell"), options.pop("format", "trec")
     check_run(out, tag, cluster)
     output_file(options.get("cache"))
-    printed = answer_format(context)
+    printed = answer_format(context, tsv=options.pop("tsv", False))
     if queries is None and not is_question(run):
         raise RankwellError(f"re-ranking the run {run} needs --queries")
     columns = Columns(*(options.pop(name, None) for name in ("id", "text", "title")))
@@ -197,6 +199,7 @@ def rerank(
         columns=columns,
         model=model,
         depth=depth,
+        types=types,
         backend=backend,
         device=device,
         precision=precision,
