@@ -143,7 +143,12 @@ class DuoRanker:
     def from_pretrained(
         cls, folder: str | Path, *, comparison: Mapping[str, Any] | None = None, **options: Any
     ) -> DuoRanker:
-        """Load a folder; ``comparison`` holds :class:`PairwiseOptions`, the others are those of ``Ranker``."""
+        """Load a folder; ``comparison`` holds :class:`PairwiseOptions`, the others are those of ``Ranker``.
+
+        The precision ``auto`` is the exact one: whether scores of comparisons agree cannot be measured on the sample.
+        """
+        if options.get("precision") == "auto":
+            del options["precision"]
         return cls(Ranker(folder, **options), PairwiseOptions(**(comparison or {})))
 
     @property
