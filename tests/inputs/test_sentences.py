@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 tokenizers = pytest.importorskip("tokenizers")
 
 from rankwell.inputs.pieces import Pieces  # noqa: E402
-from rankwell.inputs.sentences import SentenceMarks, sentence_marks, sentence_starts  # noqa: E402
+from rankwell.inputs.sentences import marks_of, sentence_marks, sentence_starts  # noqa: E402
 from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
 
 # A bar is where the next sentence begins.
@@ -131,7 +131,7 @@ def test_a_letter_that_ends_a_word_is_no_initial(tokenizer: Any) -> None:
 
 
 def test_pieces_of_longer_words_are_no_abbreviations() -> None:
-    marks = SentenceMarks.of(["[UNK]", "dr", "no", "com", ".", "##s", "7"])
+    marks = marks_of(["[UNK]", "dr", "no", "com", ".", "##s", "7"])
 
     def starts(ids: list[int], continues: list[int]) -> list[int]:
         pieces = Pieces.plain(np.array(ids, np.int32), np.array(continues, np.bool_), np.array([len(ids)]))
@@ -159,7 +159,7 @@ def test_of_nothing_is_nothing(tokenizer: Any) -> None:
 
 
 def test_never_within_a_word() -> None:
-    marks = SentenceMarks.of(["[UNK]", "a", ".", "##b"])
+    marks = marks_of(["[UNK]", "a", ".", "##b"])
     ids, continues = np.array([1, 3, 2, 3, 1], np.int32), np.array([False, True, False, True, False])
     starts = sentence_starts(Pieces.plain(ids, continues, np.array([5])), marks)
     assert starts.tolist() == [True, False, False, False, False]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rankwell.corpus.analyser import Match
 from rankwell.corpus.formats import write_documents
-from rankwell.corpus.matches import Match
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.rank.answers import Answer, AnswerMatches, match_answers, read_answers, snippet

@@ -3,8 +3,7 @@
 Reading: gzip is recognised by its first bytes, not its name; broken gzip, bytes that are not UTF-8 and binary data
 raise :class:`InputError` with a line number. Writing: a file is written under a temporary name in the same folder,
 flushed to disk and then renamed, so readers see the old file or the complete new one, never half of it. Pipes, devices
-and ``-`` (:mod:`rankwell.core.files`) are written through instead; symbolic links stay, and the file they name is
-replaced.
+and ``-`` are written through instead; symbolic links stay, and the file they name is replaced.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ def open_input(path: FilePath) -> BinaryIO:
     if (key := _pipe(path)) is None:
         return Path(path).open("rb")
     if _copies is None:
-        whole = io.BytesIO(_standard_input().read()) if key == STANDARD else None
+        whole = io.BytesIO(sys.stdin.buffer.read()) if key == STANDARD else None
         return Path(path).open("rb") if whole is None else cast("BinaryIO", io.BufferedReader(cast("Any", whole)))
     if key not in _copies:
         copy = _files.enter_context(tempfile.NamedTemporaryFile(prefix="rankwell-"))  # noqa: SIM115
-        with nullcontext(_standard_input()) if key == STANDARD else Path(path).open("rb") as pipe:
+        with nullcontext(sys.stdin.buffer) if key == STANDARD else Path(path).open("rb") as pipe:
             shutil.copyfileobj(pipe, copy)
         copy.flush()
         _copies[key] = Path(copy.name)
@@ -73,10 +72,6 @@ def _pipe(path: FilePath) -> _Key | None:
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             return status.st_dev, status.st_ino
     return None
-
-
-def _standard_input() -> BinaryIO:
-    return sys.stdin.buffer
 
 
 def is_stream(path: FilePath) -> bool:

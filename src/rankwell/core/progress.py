@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -150,14 +150,6 @@ class Progress:
         return facts
 
 
-class _View(Protocol):
-    every: float
-
-    def show(self, work: Progress, now: float) -> None: ...
-
-    def clear(self) -> None: ...
-
-
 class _Bar:
     """A bar in a terminal or a notebook, drawn by rich."""
 
@@ -202,7 +194,7 @@ class _Log:
         pass
 
 
-def _choose_view() -> _View | None:
+def _choose_view() -> _Bar | _Log | None:
     """Where progress can be shown; None if nowhere. Threads of a service show none."""
     if threading.current_thread() is not threading.main_thread():
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
@@ -15,27 +15,21 @@ from rankwell.corpus.records import TermWeights
 Enrichment = TypeVar("Enrichment", bound=TermWeights | Expansion)
 
 
-class InCollectionOrder(Generic[Enrichment]):
-    """Reads one record for each document and raises unless the records come in the same order; ``name`` is theirs."""
+def take_record(records: Iterator[Enrichment], docid: str, name: str) -> Enrichment:
+    """The next record, which must be that of the document ``docid``; ``name`` is what errors call the records."""
+    record = next(records, None)
+    if record is None:
+        raise RankwellError(f"the {name} end before document {docid!r}")
+    if record.docid != docid:
+        problem = f"{name} of {record.docid!r} where {docid!r} is expected"
+        raise RankwellError(f"{problem}; they must be in the collection's order")
+    return record
 
-    def __init__(self, records: Iterable[Enrichment], name: str):
-        self._records = iter(records)
-        self._name = name
 
-    def take(self, docid: str) -> Enrichment:
-        """The next record, which must be that of the document ``docid``."""
-        record = next(self._records, None)
-        if record is None:
-            raise RankwellError(f"the {self._name} end before document {docid!r}")
-        if record.docid != docid:
-            problem = f"{self._name} of {record.docid!r} where {docid!r} is expected"
-            raise RankwellError(f"{problem}; they must be in the collection's order")
-        return record
-
-    def finish(self) -> None:
-        """Raise if records are left after the last document."""
-        if (extra := next(self._records, None)) is not None:
-            raise RankwellError(f"the {self._name} go on after the last document, with {extra.docid!r}")
+def check_end(records: Iterator[TermWeights | Expansion], name: str) -> None:
+    """Raise if records are left after the last document."""
+    if (extra := next(records, None)) is not None:
+        raise RankwellError(f"the {name} go on after the last document, with {extra.docid!r}")
 
 
 def combine_weights(
@@ -51,11 +45,11 @@ def combine_weights(
     Both are on one scale if the weights are 100·y or, with ``root``, 100·√y, where y estimates the same share.
     """
     analyzer = analyzer or Analyzer.english()
-    aligned = InCollectionOrder(expansions, "expansions")
+    expansions = iter(expansions)
     for document in weights:
-        queries = aligned.take(document.docid).queries
+        queries = take_record(expansions, document.docid, "expansions").queries
         yield TermWeights(document.docid, _add_shares(document, queries, scale, root, analyzer))
-    aligned.finish()
+    check_end(expansions, "expansions")
 
 
 def _add_shares(

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -32,27 +31,25 @@ MAX_DOCUMENTS = 2**31 - 1
 _TOKENS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-class Batch(NamedTuple):
-    """Some documents: their ids, their contents, and how many characters of each are its title."""
+def document_batches(documents: Iterable[Document]) -> Iterator[tuple[list[str], list[str], list[int]]]:
+    """Some documents at a time: their ids, their contents, and how many characters of each are its title.
 
-    docids: list[str]
-    texts: list[str]
-    titles: list[int]
-
-
-def document_batches(documents: Iterable[Document]) -> Iterator[Batch]:
-    """Batches of about a million characters, so that memory does not depend on the collection."""
-    batch, size = Batch([], [], []), 0
+    A batch has about a million characters, so that memory does not depend on the collection.
+    """
+    docids: list[str] = []
+    texts: list[str] = []
+    titles: list[int] = []
+    size = 0
     for document in documents:
-        batch.docids.append(document.docid)
-        batch.texts.append(text := document.contents)
-        batch.titles.append(len(document.title))
+        docids.append(document.docid)
+        texts.append(text := document.contents)
+        titles.append(len(document.title))
         size += len(text)
         if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = Batch([], [], []), 0
-    if batch.docids:
-        yield batch
+            yield docids, texts, titles
+            docids, texts, titles, size = [], [], [], 0
+    if docids:
+        yield docids, texts, titles
 
 
 class RepeatedIdError(RankwellError):
@@ -81,7 +78,7 @@ class StoreWriter:
     def append(
         self, docids: list[str], text: NDArray[np.uint8], ends: NDArray[np.int64], titles: Sequence[int] = ()
     ) -> None:
-        """Add documents whose texts are packed as :func:`pack_strings` packs them; see :class:`Batch` for titles."""
+        """Add documents, whose texts :func:`pack_strings` packed; ``titles`` are as in :func:`document_batches`."""
         expected = len(self.docids)
         numbers = self.docids.add(docids)
         if len(self.docids) != expected + len(docids):
@@ -130,8 +127,8 @@ class DocumentStore:
         with atomic_folder(folder) as temporary:
             writer = StoreWriter(temporary)
             try:
-                for batch in document_batches(documents):
-                    writer.append(batch.docids, *pack_strings(batch.texts), batch.titles)
+                for docids, texts, titles in document_batches(documents):
+                    writer.append(docids, *pack_strings(texts), titles)
             except RepeatedIdError as error:
                 raise error.within(documents) from None
             writer.close()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -48,39 +47,36 @@ _END_PIECE = re.compile(rf"[\"{re.escape(_STOPS + _ENDS + _CLOSING)}]+")
 _CLOSING_PIECE = re.compile(rf"[\"{re.escape(_CLOSING)}]+")
 
 
-@dataclass(frozen=True, eq=False)
-class SentenceMarks:
-    """The roles of a vocabulary's pieces in sentences: flags (V,), and the numbers of list items (V,), else 0."""
+Marks = tuple[NDArray[np.uint16], NDArray[np.uint8]]
+"""The roles of a vocabulary's pieces in sentences: flags (V,), and the numbers of list items (V,), else 0."""
 
-    flags: NDArray[np.uint16]
-    numbers: NDArray[np.uint8]
 
-    @classmethod
-    def of(cls, names: Sequence[str]) -> SentenceMarks:
-        """The marks of a vocabulary, by the names of its pieces."""
-        texts = _spelled(names)
-        cased = any(len(text) > 2 and text.isalpha() and text.istitle() for text in texts)
-        spaced = any(text.startswith(" ") for text in texts)
-        flags = [
-            _flags(word) | (_INNER if (cased and word[:1].islower()) or (spaced and not text.startswith(" ")) else 0)
-            for text, word in ((text, text.strip()) for text in texts)
-        ]
-        numbers = [
-            int(text) if flag & _NUMBER and int(text) <= _LARGEST_ITEM else 0
-            for text, flag in zip(texts, flags, strict=True)
-        ]
-        return cls(np.array(flags, np.uint16), np.array(numbers, np.uint8))
+def marks_of(names: Sequence[str]) -> Marks:
+    """The marks of a vocabulary, by the names of its pieces."""
+    texts = _spelled(names)
+    cased = any(len(text) > 2 and text.isalpha() and text.istitle() for text in texts)
+    spaced = any(text.startswith(" ") for text in texts)
+    flags = [
+        _flags(word) | (_INNER if (cased and word[:1].islower()) or (spaced and not text.startswith(" ")) else 0)
+        for text, word in ((text, text.strip()) for text in texts)
+    ]
+    numbers = [
+        int(text) if flag & _NUMBER and int(text) <= _LARGEST_ITEM else 0
+        for text, flag in zip(texts, flags, strict=True)
+    ]
+    return np.array(flags, np.uint16), np.array(numbers, np.uint8)
 
 
 @lru_cache(maxsize=8)
-def sentence_marks(tokenizer: Tokenizer) -> SentenceMarks:
+def sentence_marks(tokenizer: Tokenizer) -> Marks:
     """The marks of a tokenizer's vocabulary."""
-    return SentenceMarks.of(tokenizer.token_names(range(len(tokenizer))))
+    return marks_of(tokenizer.token_names(range(len(tokenizer))))
 
 
-def sentence_starts(pieces: Pieces, marks: SentenceMarks) -> NDArray[np.bool_]:
+def sentence_starts(pieces: Pieces, marks: Marks) -> NDArray[np.bool_]:
     """Whether a sentence begins with a piece (T,): always between words, and at the beginning of each text."""
-    flags = marks.flags[pieces.ids]
+    flags_of, numbers_of = marks
+    flags = flags_of[pieces.ids]
     starts = flags & _BULLET > 0
     starts[pieces.begins[pieces.lengths() > 0]] = True
 
@@ -108,7 +104,7 @@ def sentence_starts(pieces: Pieces, marks: SentenceMarks) -> NDArray[np.bool_]:
     ended = np.zeros(len(flags), np.bool_)
     ended[at[ends]] = True
     numbers = np.where(
-        has(flags[at], _STOP) & has(before, _NUMBER) & begun & ~decimal, marks.numbers[pieces.ids[at - 1]], 0
+        has(flags[at], _STOP) & has(before, _NUMBER) & begun & ~decimal, numbers_of[pieces.ids[at - 1]], 0
     )
     items = np.flatnonzero(numbers)
     opening = (at[items] - 1 == begin[items]) | ended[at[items] - 2]

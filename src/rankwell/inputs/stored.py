@@ -47,11 +47,6 @@ def tokens_name(tokenizer: Tokenizer, *, stems: bool = False) -> str:
     return f"{tokenizer.digest}-stems" if stems else tokenizer.digest
 
 
-def has_stored_tokens(store: DocumentStore, tokenizer: Tokenizer, *, stems: bool = False) -> bool:
-    """Whether a store holds this tokenizer's tokens."""
-    return store.has_tokens(tokens_name(tokenizer, stems=stems))
-
-
 class _PackedTokens:
     """Rows of packed pieces, on disk or in memory."""
 

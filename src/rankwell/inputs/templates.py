@@ -103,41 +103,17 @@ class Template:
 
 
 TEMPLATES: Registry[Callable[[int], tuple[Field, ...]]] = Registry("template")
-
-
-@TEMPLATES.register("mono")
-def _mono(max_query: int) -> tuple[Field, ...]:
-    return Field("query", 0, max_query), Field("document", 1)
-
-
-@TEMPLATES.register("typed")
-def _typed(max_query: int) -> tuple[Field, ...]:
-    return Field("type", 0, 16), Field("query", 0, max_query), Field("document", 1)
-
-
-@TEMPLATES.register("single")
-def _single(max_query: int) -> tuple[Field, ...]:
-    return (Field("query", 0),)
-
-
-@TEMPLATES.register("pair")
-def _pair(max_query: int) -> tuple[Field, ...]:
-    return Field("query", 0), Field("document", 1)
-
-
-@TEMPLATES.register("nli")
-def _nli(max_query: int) -> tuple[Field, ...]:
-    return Field("document", 0), Field("query", 1, max_query)
-
-
-@TEMPLATES.register("twin")
-def _twin(max_query: int) -> tuple[Field, ...]:
-    return Field("query", 0, max_query), Field("document", 1, alone=True)
-
-
-@TEMPLATES.register("prompt")
-def _prompt(max_query: int) -> tuple[Field, ...]:
-    return Field("query", 0, max_query), Field("document", 0)
+_FIELDS: dict[str, Callable[[int], tuple[Field, ...]]] = {
+    "mono": lambda max_query: (Field("query", 0, max_query), Field("document", 1)),
+    "typed": lambda max_query: (Field("type", 0, 16), Field("query", 0, max_query), Field("document", 1)),
+    "single": lambda max_query: (Field("query", 0),),
+    "pair": lambda max_query: (Field("query", 0), Field("document", 1)),
+    "nli": lambda max_query: (Field("document", 0), Field("query", 1, max_query)),
+    "twin": lambda max_query: (Field("query", 0, max_query), Field("document", 1, alone=True)),
+    "prompt": lambda max_query: (Field("query", 0, max_query), Field("document", 0)),
+}
+for _name, _fields in _FIELDS.items():
+    TEMPLATES.register(_name)(_fields)
 
 
 @dataclass

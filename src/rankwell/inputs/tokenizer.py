@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -262,14 +261,14 @@ class Tokenizer:
                 begins = np.fromiter(
                     chain.from_iterable((begin for begin, _ in e.offsets) for e in encodings), np.int64, sum(sizes)
                 )
-                located = self._locate(batch, np.array(sizes), begins)
+                packed, spans, owner, inside = self._locate(batch, np.array(sizes), begins)
                 if not self._gives_words:
-                    words = np.where(located.inside, located.owner, -1)
+                    words = np.where(inside, owner, -1)
             same = np.concatenate([[False], (words[1:] == words[:-1]) & (words[1:] >= 0)])[: len(words)]
             same[starts[starts < len(same)]] = False
             continues.append(same)
             if stems:
-                stem_numbers, openings = self._match_words(located)
+                stem_numbers, openings = self._match_words(packed, spans, owner, inside)
                 numbers.append(stem_numbers)
                 opens.append(openings)
         return Pieces(
@@ -280,8 +279,10 @@ class Tokenizer:
             np.concatenate(opens),
         )
 
-    def _locate(self, texts: list[str], sizes: NDArray[np.int64], begins: NDArray[np.int64]) -> _Located:
-        """The words of texts and the word that each piece belongs to.
+    def _locate(
+        self, texts: list[str], sizes: NDArray[np.int64], begins: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], ...]:
+        """The words of texts, as bytes and spans (W, 2) of them; each piece's word (T,), and whether it is inside it.
 
         ``sizes`` are the texts' numbers of pieces, ``begins`` the character of its text at which each piece begins.
         """
@@ -295,18 +296,23 @@ class Tokenizer:
         spaces = np.append(packed[np.flatnonzero((packed & 0xC0) != 0x80)] == ord(" "), False)
         places = places + spaces[np.minimum(places, len(spaces) - 1)]
         if not len(words):
-            return _Located(packed, spans, np.zeros(len(places), np.int64), np.zeros(len(places), np.bool_))
+            return packed, spans, np.zeros(len(places), np.int64), np.zeros(len(places), np.bool_)
         owner = np.searchsorted(words[:, 0], places, side="right") - 1
-        return _Located(packed, spans, owner, (owner >= 0) & (places < words[owner, 1]))
+        return packed, spans, owner, (owner >= 0) & (places < words[owner, 1])
 
-    def _match_words(self, located: _Located) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    def _match_words(
+        self,
+        packed: NDArray[np.uint8],
+        spans: NDArray[np.int64],
+        owner: NDArray[np.int64],
+        inside: NDArray[np.bool_],
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """For each piece the number of its word's stem (-1 in stop words, between words), and whether it opens one."""
-        owner, inside = located.owner, located.inside
         stems, opens = np.full(len(owner), -1, np.int32), np.zeros(len(owner), np.bool_)
-        if not len(located.spans):
+        if not len(spans):
             return stems, opens
         forms = Lexicon(fold_case=True)
-        form_of = forms.intern(located.packed, located.spans)
+        form_of = forms.intern(packed, spans)
         with self._lock:  # an analyser's stemmer, too, must not be used by two threads at once
             terms = self._analyzer.stems(forms.strings(range(len(forms))))
         number_of = np.fromiter((-1 if term is None else stem_number(term) for term in terms), np.int32, len(terms))
@@ -315,18 +321,6 @@ class Tokenizer:
         stems[known] = numbers[owner[known]]
         opens[known] = np.diff(owner[known], prepend=-1) != 0
         return stems, opens
-
-
-@dataclass(frozen=True, eq=False)
-class _Located:
-    """The words of texts: ``spans`` (W, 2) in the bytes ``packed``; and each piece's word (T,), where it is ``inside``
-    one.
-    """
-
-    packed: NDArray[np.uint8]
-    spans: NDArray[np.int64]
-    owner: NDArray[np.int64]
-    inside: NDArray[np.bool_]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,32 +17,19 @@ TILE = 8
 Product = tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
 
 
-class Int8Layer:
-    """Computes what a layer computes; see ``kernels/int8_kernels.py``."""
+def _compute_layer(
+    qkv: Product, heads: int, rest: tuple[Any, ...], x: Tensor, layout: Layout, *, first_only: bool = False
+) -> Tensor:
+    """What a layer computes: all tokens (T, H) → (T, H), or (B, H) of the first tokens alone."""
+    from rankwell.models.kernels.int8_kernels import attend, finish, project  # imports numba
 
-    def __init__(self, layer: Layer):
-        self.heads = layer.heads
-        self._qkv = _scale_queries(quantise_linear(layer.qkv), layer.qkv.in_features, layer.heads)
-        self._rest = (
-            quantise_linear(layer.mix),
-            _norm(layer.mix_norm),
-            quantise_linear(layer.inner),
-            quantise_linear(layer.outer),
-            _norm(layer.outer_norm),
-            float(layer.mix_norm.eps),
-        )
-
-    def __call__(self, x: Tensor, layout: Layout, *, first_only: bool = False) -> Tensor:
-        """All tokens (T, H) → (T, H), or (B, H) of the first tokens alone."""
-        from rankwell.models.kernels.int8_kernels import attend, finish, project  # imports numba
-
-        states = np.ascontiguousarray(x.numpy())
-        begins, lengths = layout.first.numpy(), layout.lengths.numpy()
-        mask = np.zeros((0, 0, 0), np.bool_)
-        if layout.mask is not None and layout.mask.shape[2] > 1:  # otherwise it only marks padding
-            mask = layout.mask[:, 0].numpy()
-        mixed = attend(project(states, self._qkv), begins, lengths, mask, self.heads, first_only)
-        return from_numpy(finish(states[begins] if first_only else states, mixed, *self._rest))
+    states = np.ascontiguousarray(x.numpy())
+    begins, lengths = layout.first.numpy(), layout.lengths.numpy()
+    mask = np.zeros((0, 0, 0), np.bool_)
+    if layout.mask is not None and layout.mask.shape[2] > 1:  # otherwise it only marks padding
+        mask = layout.mask[:, 0].numpy()
+    mixed = attend(project(states, qkv), begins, lengths, mask, heads, first_only)
+    return from_numpy(finish(states[begins] if first_only else states, mixed, *rest))
 
 
 def int8_lacks(encoder: nn.Module | None) -> str | None:
@@ -64,7 +52,16 @@ def quantise_encoder(encoder: nn.Module | None) -> None:
     assert isinstance(encoder, Encoder)
     for layer in encoder.layers:
         assert isinstance(layer, Layer)
-        layer.int8 = Int8Layer(layer)
+        qkv = _scale_queries(quantise_linear(layer.qkv), layer.qkv.in_features, layer.heads)
+        rest = (
+            quantise_linear(layer.mix),
+            _norm(layer.mix_norm),
+            quantise_linear(layer.inner),
+            quantise_linear(layer.outer),
+            _norm(layer.outer_norm),
+            float(layer.mix_norm.eps),
+        )
+        layer.int8 = partial(_compute_layer, qkv, layer.heads, rest)
 
 
 def restore_encoder(encoder: nn.Module | None) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rankwell.corpus.analyser import Analyzer
-from rankwell.corpus.matches import Match, match_texts
+from rankwell.corpus.analyser import Analyzer, Match, match_texts
 from rankwell.corpus.records import Document, Ranking
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.index import Index

@@ -21,7 +21,7 @@ from rankwell.corpus.sources import resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
-from rankwell.inputs.stored import InMemoryTokens, StoredTokens, TokenSource, has_stored_tokens, tokens_name
+from rankwell.inputs.stored import InMemoryTokens, StoredTokens, TokenSource, tokens_name
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.retrieve.index import Index, is_index
 from rankwell.retrieve.numbering import NumberedDocuments
@@ -216,7 +216,7 @@ def find_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> T
     if isinstance(texts, InMemoryTexts):
         return None if texts.once else texts.tokens(tokenizer, stems=stems)
     stores = stores_of(texts)
-    if not stores or not all(has_stored_tokens(store, tokenizer, stems=stems) for store in stores):
+    if not stores or not all(store.has_tokens(tokens_name(tokenizer, stems=stems)) for store in stores):
         return None
     return (
         IndexTokens(texts, tokenizer, stems)

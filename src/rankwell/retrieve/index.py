@@ -24,7 +24,7 @@ from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftover
 from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, check_seal, write_sealed
 from rankwell.core.progress import track
-from rankwell.corpus.alignment import InCollectionOrder
+from rankwell.corpus.alignment import check_end, take_record
 from rankwell.corpus.analyser import Analyzer, read_analyzer
 from rankwell.corpus.formats.texts import Expansion, blame_line
 from rankwell.corpus.lexicon import Lexicon
@@ -269,8 +269,8 @@ def _fill(
     expansions: Iterable[Expansion] | None,
     current: Index | None,
 ) -> None:
-    vectors = None if weights is None else InCollectionOrder(weights, "weights")
-    queries = None if expansions is None else InCollectionOrder(expansions, "expansions")
+    vectors = None if weights is None else iter(weights)
+    queries = None if expansions is None else iter(expansions)
     for docids, texts, titles in document_batches(track(documents, "indexing", unit="documents")):
         for segment in current.segments if current else ():
             known = segment.store.docids.find(docids) >= 0
@@ -279,16 +279,17 @@ def _fill(
                 problem = f"document {repeated!r} is in the index already; --append takes new documents only"
                 raise blame_line(documents, repeated, problem)
         if vectors is not None:
-            builder.add_weighted(docids, texts, [vectors.take(docid).weights for docid in docids], titles=titles)
+            taken = [take_record(vectors, docid, "weights").weights for docid in docids]
+            builder.add_weighted(docids, texts, taken, titles=titles)
         elif queries is not None:
-            added = [" ".join(queries.take(docid).queries) for docid in docids]
+            added = [" ".join(take_record(queries, docid, "expansions").queries) for docid in docids]
             builder.add_texts(docids, texts, added, titles=titles)
         else:
             builder.add_texts(docids, texts, titles=titles)
     if vectors is not None:
-        vectors.finish()
+        check_end(vectors, "weights")
     if queries is not None:
-        queries.finish()
+        check_end(queries, "expansions")
 
 
 def refuse_foreign_folder(folder: Path) -> None:

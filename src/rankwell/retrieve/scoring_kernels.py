@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,43 +17,23 @@ _LOOKUP_COST = 32
 _SMALLEST = np.float32(1e-38)
 
 
-class Workspace(NamedTuple):
-    """The memory of a search; arrays called ``…_bits`` are the same memory as unsigned integers."""
-
-    scores: NDArray[np.float32]
-    score_bits: NDArray[np.uint32]
-    candidates: NDArray[np.uint16]
-    values: NDArray[np.float32]
-    value_bits: NDArray[np.uint32]
-    best: NDArray[np.uint64]
-    scratch: NDArray[np.uint64]
-    bounds: NDArray[np.float32]
-    next_chunks: NDArray[np.int64]
-    active_terms: NDArray[np.int64]
-    active_begins: NDArray[np.int64]
-    active_ends: NDArray[np.int64]
-    floors: NDArray[np.float32]
-    """The k-th best score so far, and what a candidate must score at least."""
-    floor_bits: NDArray[np.uint32]
-
-    @classmethod
-    def make(cls, window_bits: int, k: int, terms: int) -> Workspace:
-        """Memory for the best ``k`` documents of queries of at most so many terms."""
-        scores, values = np.zeros(1 << window_bits, np.float32), np.empty(1 << window_bits, np.float32)
-        floors = np.zeros(2, np.float32)
-        return cls(
-            scores,
-            scores.view(np.uint32),
-            np.empty(len(scores), np.uint16),
-            values,
-            values.view(np.uint32),
-            np.empty(2 * k + 512, np.uint64),
-            np.empty(2 * k + 512, np.uint64),
-            np.empty(terms + 1, np.float32),
-            *(np.empty(terms, np.int64) for _ in range(4)),
-            floors,
-            floors.view(np.uint32),
-        )
+def make_workspace(window_bits: int, k: int, terms: int) -> tuple[NDArray[Any], ...]:
+    """The memory of a :func:`search` for the best ``k`` documents of queries of at most so many terms."""
+    scores, values = np.zeros(1 << window_bits, np.float32), np.empty(1 << window_bits, np.float32)
+    floors = np.zeros(2, np.float32)
+    return (
+        scores,
+        scores.view(np.uint32),
+        np.empty(len(scores), np.uint16),
+        values,
+        values.view(np.uint32),
+        np.empty(2 * k + 512, np.uint64),
+        np.empty(2 * k + 512, np.uint64),
+        np.empty(terms + 1, np.float32),
+        *(np.empty(terms, np.int64) for _ in range(4)),
+        floors,
+        floors.view(np.uint32),
+    )
 
 
 @helper
@@ -253,8 +233,9 @@ def search(
 
     A key is the score's 32 bits above the document's place in the order of ids, so that one comparison is THE order.
     A query's terms are sorted by descending weight and sums are always taken in that order, so that pruning changes no
-    bit of any score. ``norms[d] = flat_norm + length_norm * length(d)``. The arrays after ``prune`` are a
-    :class:`Workspace`, one by one, since numba takes long to recognise a tuple at each call.
+    bit of any score. ``norms[d] = flat_norm + length_norm * length(d)``. The arrays after ``prune`` are those of
+    :func:`make_workspace`, one by one, since numba takes long to recognise a tuple at each call; ``…_bits`` are the
+    same memory as unsigned integers, ``floors`` the k-th best score so far and what a candidate must score at least.
 
     Pruning is MaxScore by window. The last terms of a query, those whose bounds together stay below the k-th best score
     so far, cannot add a document; they only complete the scores of documents that earlier terms added.

@@ -17,7 +17,7 @@ from rankwell.core.mapped import ArrayFolder
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore
 from rankwell.retrieve.builder import SEGMENT_VERSION
-from rankwell.retrieve.scoring_kernels import Workspace, search
+from rankwell.retrieve.scoring_kernels import make_workspace, search
 
 CHECKED_POSTINGS = 1 << 16
 _FREQUENCY_DTYPES = (np.uint8, np.uint16, np.float32)
@@ -201,7 +201,7 @@ class Segment:
             self.window_bits,
             k,
             prune,
-            *Workspace.make(self.window_bits, k, int(np.diff(query_ends, prepend=0).max(initial=0))),
+            *make_workspace(self.window_bits, k, int(np.diff(query_ends, prepend=0).max(initial=0))),
             keys,
         )
         keys = np.sort(keys, axis=1)[:, ::-1]
