@@ -191,7 +191,7 @@ def run(work: Work, stage: RecipeStage[Doc2queryOptions], folder: Path) -> Stage
     figures = dict(trained)
     if todo == len(shards):
         figures["passages expanded per second"] = round(len(store) / max(seconds, 1e-9), 1)
-    figures |= count_expansions(iter(store), folder / EXPANSIONS).as_dict()
+    figures |= count_expansions(iter(store), folder / EXPANSIONS)
     weighing = _weighing_stage(work)
     grid: TuningOptions = weighing.stage.options if weighing else options  # weighted terms need another k1
     figures |= tune_first_stage(work, _index(work, folder, weighing), tune_queries, grid, folder)
