@@ -55,7 +55,7 @@ from rankwell.training.recipe_reader import Override, build_recipe, find_recipe,
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
 from rankwell.training.run import Say, plan_recipe
 from rankwell.training.stage import process_count, process_number, stage_kinds
-from rankwell.training.stage_store import PlannedStage, StageStore
+from rankwell.training.stage_store import PlannedStage
 
 T = TypeVar("T")
 
@@ -325,7 +325,7 @@ def _results(
             yield unit, train_variant(unit, suite, out, device, say)
         return
     prepared: dict[str, Prepared | None] = {}
-    store, waiting, by_name = StageStore(out), [], {str(unit): unit for unit in units}
+    waiting, by_name = [], {str(unit): unit for unit in units}
     for unit in units:
         try:
             stages = tuple(planned.key for planned in _plan(unit.recipe, out, prepared, device))
@@ -333,7 +333,7 @@ def _results(
             yield unit, VariantResult({}, str(error))
             continue
         waiting.append(RecipeJob(str(unit), stages, train_variant_in_process, (unit, suite, out, device)))
-    for job, result in run_jobs(waiting, jobs, lambda key: any(store.folder.glob(f"*-{key}"))):
+    for job, result in run_jobs(waiting, jobs, lambda key: any((out / "stages").glob(f"*-{key}"))):
         yield by_name[job.name], VariantResult({}, result) if isinstance(result, str) else result
 
 
