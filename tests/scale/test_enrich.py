@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ pytest.importorskip("transformers")
 from rankwell.core.shards import do
 from rankwell.corpus.formats import write_documents
 from rankwell.corpus.store import DocumentStore
-from rankwell.papers.deepct.weighing import WeighJob, WeighRequest
+from rankwell.papers.deepct.weighing import WeighJob, WeightOptions, weigh_collection
 from rankwell.papers.doc2query.decoding import WritingOptions
-from rankwell.papers.doc2query.expansion import ExpandRequest, Filtering
+from rankwell.papers.doc2query.expansion import Filtering, expand_collection
 from rankwell.rank.ranker import RankerJudge
 from rankwell.scale.workers import Cluster
 
@@ -34,11 +35,9 @@ def test_weights_are_those_of_one_process(tiny_weigher: Path, tmp_path: Path, cl
 
 def test_a_file_is_weighed_by_workers(tiny_weigher: Path, tmp_path: Path, cluster: Cluster) -> None:
     write_documents(make_documents(100), tmp_path / "collection.tsv")
-    alone, shared = (
-        WeighRequest(str(tmp_path / "collection.tsv"), tiny_weigher, tmp_path / name, device="cpu", shard_size=30)
-        for name in ("one", "many")
-    )
-    assert alone.run() == shared.run(cluster) == 100
+    weigh = partial(weigh_collection, str(tmp_path / "collection.tsv"), tiny_weigher, device="cpu", shard_size=30)
+    assert weigh(tmp_path / "one", WeightOptions()) == 100
+    assert weigh(tmp_path / "many", WeightOptions(), workers=cluster) == 100
     assert (tmp_path / "one").read_bytes() == (tmp_path / "many").read_bytes()
     assert not list(tmp_path.glob("*.shards"))
 
@@ -49,20 +48,17 @@ def test_queries_are_those_of_one_process(
 ) -> None:
     write_documents(make_documents(20), tmp_path / "collection.tsv")
     judge = RankerJudge.find(tiny_checkpoint) if judged else None
-    alone, shared = (
-        ExpandRequest(
+    for name, workers in (("one", None), ("many", cluster)):
+        expand_collection(
             str(tmp_path / "collection.tsv"),
             tiny_writer,
-            tmp_path / f"{name}.jsonl",
+            tmp_path / name,
             WritingOptions(n=3, max_query=6),
             Filtering(threshold=0.5 if judged else None),
             judge,
             device="cpu",
             shard_size=6,
+            workers=workers,
         )
-        for name in ("one", "many")
-    )
-    alone.run()
-    shared.run(cluster)
-    assert alone.out.read_bytes() == shared.out.read_bytes()
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "many").read_bytes()
     assert not list(tmp_path.glob("*.shards"))

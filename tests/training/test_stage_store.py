@@ -22,7 +22,7 @@ from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import Override, build_recipe
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import PARTS, StageKind, StageResult, stage_kinds
-from rankwell.training.stage_store import StageStore, read_finished, wait_for
+from rankwell.training.stage_store import read_finished, wait_for
 
 
 class Bench:
@@ -363,7 +363,6 @@ def test_a_broken_record_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not the record of a stage"):
         read_finished(tmp_path)
     assert read_finished(tmp_path / "none") is None
-    assert StageStore(tmp_path).folder == tmp_path / "stages"
 
 
 def test_a_start_checkpoint_of_another_type_is_refused_with_what_is_supported(bench: Bench) -> None:

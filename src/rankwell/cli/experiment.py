@@ -60,7 +60,7 @@ def experiment(
     from rankwell.training.experiments.experiment import planned_stages, read_suite, run_experiment
     from rankwell.training.recipe_reader import parse_setting
     from rankwell.training.stage import process_number
-    from rankwell.training.stage_store import StageStore
+    from rankwell.training.stage_store import read_finished, stage_folder
 
     changes = [*(settings or ()), *([f"seeds=[{seeds}]"] if seeds is not None else [])]
     checked = read_suite(path, [parse_setting(text) for text in changes])
@@ -71,7 +71,7 @@ def experiment(
                 if planned.key in listed:
                     state = "shared"
                 else:
-                    state = "to do" if StageStore(out).finished(planned) is None else "done"
+                    state = "to do" if read_finished(stage_folder(out, planned)) is None else "done"
                 listed.add(planned.key)
                 print(f"{unit}: {planned.folder_name}: {state}")
         return

@@ -37,7 +37,15 @@ from rankwell.training.results import (
     stage_table,
 )
 from rankwell.training.stage import FinishedStage, Work, process_count, process_number, stage_kinds, write_once
-from rankwell.training.stage_store import PlannedStage, StageStore, parts_of, plan_stages, stage_seconds
+from rankwell.training.stage_store import (
+    PlannedStage,
+    parts_of,
+    plan_stages,
+    read_finished,
+    run_stage,
+    stage_folder,
+    stage_seconds,
+)
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.int8.safetensors")
 _TRAINED = ("mono", "typed", "twin", "nli")
@@ -116,7 +124,7 @@ def run_recipe(
 
 def _run(recipe: Recipe, out: Path, pool: Path, device: str | None, say: Say) -> Trained:
     start, plan = plan_recipe(recipe, pool, device=device)
-    writes, store = process_number() == 0, StageStore(pool)
+    writes = process_number() == 0
     if writes:
         with atomic_text(out / "recipe.yaml") as file:
             file.write(recipe.as_yaml())
@@ -124,14 +132,14 @@ def _run(recipe: Recipe, out: Path, pool: Path, device: str | None, say: Say) ->
     measures, depth = measures_of(recipe), recipe.evaluate.depth
     rows = [] if dev is None else [Row(FIRST_STAGE, evaluate_split(dev, dev.run, measures, depth))]
     for planned in plan:
-        stage, result = planned.stage, store.finished(planned)
+        stage, result = planned.stage, read_finished(stage_folder(pool, planned))
         state = "running" if result is None else "done before"
         say(f"stage {stage.number} of {len(plan)}, {stage.name}: {state}")
         if result is None:
-            result = store.run(planned, work)
+            result = run_stage(pool, planned, work)
             if writes:
-                _draw_curve(store.folder_of(planned), stage.name)
-        folder = store.folder_of(planned)
+                _draw_curve(stage_folder(pool, planned), stage.name)
+        folder = stage_folder(pool, planned)
         run = measured_run(work, stage, folder)
         evaluation = None if run is None or dev is None else evaluate_split(dev, run, measures, depth)
         work = _after(work, FinishedStage(stage, work, folder, result, run))
@@ -184,10 +192,10 @@ def plan_recipe(
     else:
         data = {"collection": prepared.collection.digest, "train": prepared.train.digest, "dev": prepared.dev.digest}
     work = Work(recipe, start, prepared=prepared, device=device)
-    plan, store = plan_stages(recipe, parts_of(recipe, model_digest(start), data)), StageStore(pool)
+    plan = plan_stages(recipe, parts_of(recipe, model_digest(start), data))
     for planned in plan:
         check = kinds[planned.stage.kind].check
-        if check is not None and store.finished(planned) is None:
+        if check is not None and read_finished(stage_folder(pool, planned)) is None:
             check(work, planned.stage)
     return work, plan
 
@@ -195,9 +203,9 @@ def plan_recipe(
 def check_recipe(recipe: Recipe, out: Path, *, device: str | None = None, resume: bool = False) -> list[str]:
     """Check recipe, data and model as :func:`run_recipe` does, and list its stages: ``FOLDER: to do`` or ``done``."""
     claim(out, recipe, resume=resume)
-    store = StageStore(out)
     _, plan = plan_recipe(recipe, out, device=device)
-    return [f"{stage.folder_name}: {'to do' if store.finished(stage) is None else 'done'}" for stage in plan]
+    finished = (read_finished(stage_folder(out, planned)) for planned in plan)
+    return [f"{p.folder_name}: {'to do' if done is None else 'done'}" for p, done in zip(plan, finished, strict=True)]
 
 
 def check_start(recipe: Recipe) -> Path:

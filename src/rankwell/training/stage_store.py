@@ -101,41 +101,32 @@ def _contents(
     return hash_folder(path) if path.is_dir() else name
 
 
-class StageStore:
-    """The folder ``stages`` of a pool."""
+def stage_folder(pool: Path, planned: PlannedStage) -> Path:
+    """The folder of a stage in a pool; under another name where a recipe called the same stage otherwise."""
+    existing = sorted((pool / "stages").glob(f"*-{planned.key}"))
+    return existing[0] if existing else pool / "stages" / planned.folder_name
 
-    def __init__(self, pool: Path):
-        self.folder = pool / "stages"
 
-    def folder_of(self, planned: PlannedStage) -> Path:
-        """The stage's folder; under another name where a recipe called the same stage otherwise."""
-        existing = sorted(self.folder.glob(f"*-{planned.key}"))
-        return existing[0] if existing else self.folder / planned.folder_name
+def run_stage(pool: Path, planned: PlannedStage, work: Work) -> StageResult:
+    """Do the stage's work, or continue it; what it left is recorded last.
 
-    def finished(self, planned: PlannedStage) -> StageResult | None:
-        """What the stage left, or None where it is not finished."""
-        return read_finished(self.folder_of(planned))
-
-    def run(self, planned: PlannedStage, work: Work) -> StageResult:
-        """Do the stage's work, or continue it; what it left is recorded last.
-
-        Of several processes (torchrun) all do the work, the first records it and the others wait for the record.
-        """
-        folder, kind = self.folder_of(planned), stage_kinds()[planned.stage.kind]
-        if process_number() > 0:
-            kind.run(work, planned.stage, folder)
-            return wait_for(folder)
-        with lock(folder, wait=False):
-            if (result := read_finished(folder)) is not None:
-                if process_count() > 1:  # the other processes have begun the work and would wait for us in vain
-                    raise RankwellError(f"another run has just finished {folder}; start again")
-                return result
-            if process_count() == 1:  # of several, another may have begun to write
-                remove_leftovers(folder, below=True)
-            begin = time.monotonic()
-            result = kind.run(work, planned.stage, folder)
-            _record(folder, planned, work, result, time.monotonic() - begin)
-        return result
+    Of several processes (torchrun) all do the work, the first records it and the others wait for the record.
+    """
+    folder, kind = stage_folder(pool, planned), stage_kinds()[planned.stage.kind]
+    if process_number() > 0:
+        kind.run(work, planned.stage, folder)
+        return wait_for(folder)
+    with lock(folder, wait=False):
+        if (result := read_finished(folder)) is not None:
+            if process_count() > 1:  # the other processes have begun the work and would wait for us in vain
+                raise RankwellError(f"another run has just finished {folder}; start again")
+            return result
+        if process_count() == 1:  # of several, another may have begun to write
+            remove_leftovers(folder, below=True)
+        begin = time.monotonic()
+        result = kind.run(work, planned.stage, folder)
+        _record(folder, planned, work, result, time.monotonic() - begin)
+    return result
 
 
 def read_finished(folder: Path) -> StageResult | None:

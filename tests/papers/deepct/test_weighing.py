@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +33,12 @@ from rankwell.papers.deepct.weighing import (
     StemWords,
     TermWeigher,
     WeighJob,
-    WeighRequest,
     WeightOptions,
     lay_out_passages,
     read_shards,
     term_frequencies,
     tf_counts,
+    weigh_collection,
     weigh_texts,
 )
 
@@ -237,18 +239,19 @@ def test_shards_are_the_weights_file_of_the_whole_collection(
         do(WeighJob(store.folder, tiny_weigher, tmp_path / "weights", WeightOptions("root"), "cpu", shard_size=10))
 
 
-def request(collection: str, out: Path, model: Path, scaling: str = "linear", **options: Any) -> WeighRequest:
-    return WeighRequest(collection, model, out, WeightOptions(scaling), device="cpu", shard_size=10, **options)
+def request(collection: str, out: Path, model: Path, scaling: str = "linear", **options: Any) -> Callable[..., int]:
+    settings = WeightOptions(scaling)
+    return partial(weigh_collection, collection, model, out, settings, device="cpu", shard_size=10, **options)
 
 
 def test_the_file_has_a_line_for_each_document(
     collection: str, store: DocumentStore, tiny_weigher: Path, tmp_path: Path
 ) -> None:
-    assert request(collection, tmp_path / "weights.jsonl.gz", tiny_weigher).run() == len(store)
+    assert request(collection, tmp_path / "weights.jsonl.gz", tiny_weigher)() == len(store)
     assert not (tmp_path / "weights.jsonl.gz.shards").exists()
     assert [document.docid for document in read_weights(tmp_path / "weights.jsonl.gz")] == [d.docid for d in store]
     with pytest.raises(RankwellError, match="exists already"):
-        request(collection, tmp_path / "weights.jsonl.gz", tiny_weigher).run()
+        request(collection, tmp_path / "weights.jsonl.gz", tiny_weigher)()
 
 
 @pytest.mark.parametrize("first", ["here", "on the cluster"])
@@ -274,12 +277,12 @@ def test_interrupted_weighing_resumes_wherever_it_is_done(
 
     monkeypatch.setattr(TermWeigher, "submit", stops)
     with pytest.raises(KeyboardInterrupt):
-        request(collection, tmp_path / "a", tiny_weigher).run(places[first])
+        request(collection, tmp_path / "a", tiny_weigher)(workers=places[first])
     assert not (tmp_path / "a").exists()
-    request(collection, tmp_path / "a", tiny_weigher).run(places[second])
+    request(collection, tmp_path / "a", tiny_weigher)(workers=places[second])
     assert sum(weighed) == len(store) + 10  # only the shard in which it was interrupted is done twice
     monkeypatch.setattr(TermWeigher, "submit", submit)
-    request(collection, tmp_path / "b", tiny_weigher).run()
+    request(collection, tmp_path / "b", tiny_weigher)()
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -298,11 +301,11 @@ def test_other_work_is_not_weighed_into_the_same_index_meanwhile(
         for name in () if tried else refused:
             tried.append(name)
             with pytest.raises(RankwellError, match=f"a.shards with another {name}; wait until it is done"):
-                refused[name].run()
+                refused[name]()
         return submit(self, passages)
 
     monkeypatch.setattr(TermWeigher, "submit", meanwhile)
-    request(collection, tmp_path / "a", tiny_weigher).run()
+    request(collection, tmp_path / "a", tiny_weigher)()
     assert len(tried) == 2
     assert [document.docid for document in read_weights(tmp_path / "a")] == store.docids.strings(range(len(store)))
     assert not (tmp_path / "a.shards").exists()

@@ -7,9 +7,10 @@ import gzip
 import json
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.papers.doc2query.decoding import Writer, WritingOptions
 from rankwell.papers.doc2query.expansion import (
     ExpandJob,
-    ExpandRequest,
     Filtering,
     count_expansions,
+    expand_collection,
     filter_queries,
     generated_queries,
     write_generated,
@@ -96,34 +97,33 @@ def test_a_judge_drops_what_is_off_the_topic() -> None:
         Filtering(threshold=2.0)
 
 
-def request(collection: str, model: Path, out: Path, **options: Any) -> ExpandRequest:
-    return ExpandRequest(collection, model, out, WRITING, device="cpu", shard_size=3, **options)
+def request(collection: str, model: Path, out: Path, **options: Any) -> Callable[..., int]:
+    options = {"filtering": Filtering(), "device": "cpu", "shard_size": 3, **options}
+    return partial(expand_collection, collection, model, out, WRITING, **options)
 
 
 def test_an_interrupted_expansion_resumes_and_ends_in_the_same_file(
     collection: str, tiny_writer: Path, tmp_path: Path, written: list[str]
 ) -> None:
-    whole, resumed = (
-        request(collection, tiny_writer, tmp_path / name) for name in ("whole.jsonl.gz", "resumed.jsonl.gz")
-    )
-    counts = whole.run()
+    outs = [tmp_path / "resumed.jsonl.gz", tmp_path / "whole.jsonl.gz"]
+    resumed, whole = (request(collection, tiny_writer, out) for out in outs)
+    assert whole() == len(DOCUMENTS)
     assert written == [document.docid for document in DOCUMENTS]
     with pytest.raises(KeyboardInterrupt), interrupted_after(2):
-        resumed.run()
+        resumed()
     written.clear()
-    resumed.run()
+    resumed()
     # Six passages, two shards, were done before.
     assert written == ["d6", "d7", "d8", "d9"]
-    assert resumed.out.read_bytes() == whole.out.read_bytes()
-    lines = gzip.decompress(whole.out.read_bytes()).decode().splitlines()
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+    lines = gzip.decompress(outs[1].read_bytes()).decode().splitlines()
     assert [json.loads(line)["docid"] for line in lines] == [document.docid for document in DOCUMENTS]
-    assert counts.documents == len(DOCUMENTS)
-    assert counts.queries == sum(len(json.loads(line)["queries"]) for line in lines) > 10
+    queries = sum(len(json.loads(line)["queries"]) for line in lines)
+    assert count_expansions(DOCUMENTS, outs[1])["queries a passage"] == queries / len(DOCUMENTS) > 1
     names = sorted(path.name for path in tmp_path.iterdir())
-    outs = ("resumed.jsonl.gz", "whole.jsonl.gz")
-    assert names == sorted(["data", *outs, *(f"{out}.manifest.json" for out in outs)])
+    assert names == sorted(["data", *(out.name for out in outs), *(f"{out.name}.manifest.json" for out in outs)])
     with pytest.raises(RankwellError, match="exists already"):
-        whole.run()
+        whole()
 
 
 @pytest.mark.parametrize("first", ["here", "on the cluster"])
@@ -132,12 +132,12 @@ def test_work_begun_here_resumes_on_a_cluster_and_the_other_way_round(
 ) -> None:
     job = request(collection, tiny_writer, tmp_path / "x.jsonl")
     with pytest.raises(KeyboardInterrupt), interrupted_after(2 if first == "here" else None):
-        job.run(None if first == "here" else OtherProcess(2))
+        job(workers=None if first == "here" else OtherProcess(2))
     assert [path.name for path in tmp_path.glob("x.*")] == ["x.jsonl.shards"]
     written.clear()
-    job.run(OtherProcess() if first == "here" else None)
+    job(workers=OtherProcess() if first == "here" else None)
     assert written == ["d6", "d7", "d8", "d9"]
-    assert [one.docid for one in read_expansions(job.out)] == [document.docid for document in DOCUMENTS]
+    assert [one.docid for one in read_expansions(tmp_path / "x.jsonl")] == [document.docid for document in DOCUMENTS]
     assert not list(tmp_path.glob("*.shards"))
 
 
@@ -145,7 +145,7 @@ def test_a_missing_device_is_reported_before_anything_is_written(
     collection: str, tiny_writer: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(RankwellError, match="device"):
-        ExpandRequest(collection, tiny_writer, tmp_path / "x.jsonl", WRITING, device="cuda:99").run()
+        request(collection, tiny_writer, tmp_path / "x.jsonl", device="cuda:99")()
     assert not list(tmp_path.glob("x.*"))
 
 
@@ -162,12 +162,12 @@ def test_a_judge_is_its_whole_folder(tiny_writer: Path, tiny_checkpoint: Path, c
     judge = RankerJudge.find(folder)
     judged = request(collection, tiny_writer, tmp_path / "x.jsonl", judge=judge, filtering=Filtering(threshold=0.0))
     with pytest.raises(KeyboardInterrupt), interrupted_after(2):
-        judged.run()
+        judged()
     before, (shards,) = judge.digest(), (tmp_path / "x.jsonl.shards").glob("queries-*")
     (folder / "rankwell.json").write_text('{"template": {"max_length": 48, "max_query": 16}}')
     assert judge.digest() != before
     with pytest.raises(KeyboardInterrupt), interrupted_after(0):
-        judged.run()
+        judged()
     # The queries that the old judge accepted are not mixed with those of the new one.
     assert len(list((tmp_path / "x.jsonl.shards").glob("queries-*"))) == 2
     assert len(list(shards.glob("shard-*"))) == 2
@@ -201,7 +201,7 @@ def test_a_folder_deleted_while_a_process_waits_for_it_is_made_anew(
         folder.mkdir()
         with (folder / "users").open("ab") as lock:
             flock(lock, fcntl.LOCK_EX)  # as by a process that is done and removes the folder
-            waiting = threads.submit(request(collection, tiny_writer, out).run)
+            waiting = threads.submit(request(collection, tiny_writer, out))
             assert waits.wait(timeout=60)
             shutil.rmtree(folder)
         waiting.result(timeout=60)
@@ -227,15 +227,15 @@ def test_work_of_others_is_neither_joined_nor_resumed(
         while refused:
             name, different = refused.pop()
             with pytest.raises(RankwellError, match=rf"shards with another {name}; wait until it is done"):
-                different.run()
+                different()
         return write(self, passages, keys)
 
     monkeypatch.setattr(Writer, "write", meanwhile)
     with pytest.raises(KeyboardInterrupt), interrupted_after(2):
-        request(collection, tiny_writer, out).run()
+        request(collection, tiny_writer, out)()
     assert not refused
     # The first was killed: the folder is free, and what it left is for its own collection alone.
-    request(other, tiny_writer, out).run()
+    request(other, tiny_writer, out)()
     assert [one.docid for one in read_expansions(out)] == [document.docid for document in others]
 
 
@@ -272,8 +272,7 @@ def test_what_is_new_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     write_expansions([Expansion("d0", ("bees sting", "honey")), Expansion("d1", ())], path)
     counts = count_expansions(DOCUMENTS[:2], path)
-    assert (counts.documents, counts.queries, counts.terms, counts.new) == (2, 2, 3, 1)
-    assert counts.as_dict() == {"queries a passage": 1.0, "share of new terms": pytest.approx(1 / 3)}
+    assert counts == {"queries a passage": 1.0, "share of new terms": pytest.approx(1 / 3)}
 
 
 def test_written_queries_are_training_data(tmp_path: Path) -> None:

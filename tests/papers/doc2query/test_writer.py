@@ -120,13 +120,12 @@ def test_transformers_loads_the_folder_and_computes_the_same(shaken: Any, folder
     assert not report["unexpected_keys"]
     ids, mask = padded(tokenizer, TEXTS)
     grid = query_grid(tokenizer.encode(QUERIES), tokenizer.special, 12, tokenizer.pad)
-    inputs = torch.from_numpy(grid.inputs)
+    inputs, rows, _ = map(torch.from_numpy, grid)
     with torch.no_grad():
         expected = reference.eval()(input_ids=ids, attention_mask=mask, decoder_input_ids=inputs).logits
         sequences = Reader.of_texts(tokenizer, 64).lay_out({"query": tokenizer.encode(TEXTS)}).sequences
         slots, real = map(torch.from_numpy, passage_grid(sequences.ends))
         batch = Placer(torch.device("cpu"), "full")(sequences)
-        rows = torch.from_numpy(grid.rows)
         found = model(*batch, slots, real, inputs, rows)
     torch.testing.assert_close(found, expected.flatten(0, 1)[rows], atol=1e-5, rtol=1e-5)
     assert reference.config.decoder_start_token_id == tokenizer.special.cls
@@ -220,11 +219,11 @@ def test_queries_become_inputs_and_what_follows() -> None:
 
     ids = np.array([7, 8, 9, 5, 6, 7, 8], np.int32)
     queries = Pieces.plain(ids, np.zeros(7, np.bool_), np.array([3, 3, 7]))
-    grid = query_grid(queries, SpecialTokens(cls=2, sep=3), max_query=4, pad=0)
-    assert grid.inputs.tolist() == [[2, 7, 8, 9], [2, 3, 0, 0], [2, 5, 6, 7]]
-    assert grid.rows.tolist() == [0, 1, 2, 3, 4, 8, 9, 10, 11]
+    inputs, rows, targets = query_grid(queries, SpecialTokens(cls=2, sep=3), max_query=4, pad=0)
+    assert inputs.tolist() == [[2, 7, 8, 9], [2, 3, 0, 0], [2, 5, 6, 7]]
+    assert rows.tolist() == [0, 1, 2, 3, 4, 8, 9, 10, 11]
     # The last query is cut: it does not end here, so [SEP] is not what follows.
-    assert grid.targets.tolist() == [7, 8, 9, 3, 3, 5, 6, 7, 8]
+    assert targets.tolist() == [7, 8, 9, 3, 3, 5, 6, 7, 8]
 
 
 def test_its_lengths_are_kept_with_8_bit_weights(loaded: Any, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_the_loss_falls_and_the_folder_has_everything(tmp_path: Path, template: 
     outcome = train(model, make_task(template), options(epochs=30), tmp_path, save=saver(model), device="cpu")
     losses = [line["loss"] for line in metrics(tmp_path) if "loss" in line]
     assert losses[-1] < 0.5 * losses[0]
-    assert outcome.steps == 30 * 6
+    assert outcome.step == 30 * 6
     assert {"model", "last", "metrics.jsonl"} <= {path.name for path in tmp_path.iterdir()}
     saved = load_file(tmp_path / "model" / "weights.safetensors")
     assert all(torch.equal(saved[name], value) for name, value in model.state_dict().items())
@@ -100,7 +100,7 @@ def test_the_best_validation_is_kept_and_patience_ends_the_run(tmp_path: Path, t
     outcome = train(
         model, task, options(epochs=6, patience=2), tmp_path, save=saver(model), device="cpu", validate=validate
     )
-    assert (outcome.best, outcome.best_step, outcome.steps) == (0.6, 12, 24)
+    assert (outcome.best, outcome.best_step, outcome.step) == (0.6, 12, 24)
     saved = load_file(tmp_path / "model" / "weights.safetensors")
     assert all(torch.equal(saved[name], value) for name, value in kept[0.6].items())
     last = load_file(tmp_path / "last" / "weights.safetensors")

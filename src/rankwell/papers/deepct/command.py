@@ -72,12 +72,14 @@ def weigh(
         rankwell weigh collection.tsv --model weigher --out weights.jsonl.gz --ray local --workers 4
     """
     from rankwell.corpus.formats.fields import Columns
-    from rankwell.papers.deepct.weighing import WeighRequest, WeightOptions
+    from rankwell.papers.deepct.weighing import WeightOptions, weigh_collection
 
     need_file(out, "weigh")
     cluster = cluster_of(context)
     begin = time.monotonic()
     device = device if cluster is None else device or "cpu"
     columns = Columns(id_field, text_field, title_field)
-    count = WeighRequest(collection, model, out, WeightOptions(scaling), show, device, columns=columns).run(cluster)
+    count = weigh_collection(
+        collection, model, out, WeightOptions(scaling), show=show, device=device, columns=columns, workers=cluster
+    )
     print(f"{out}: {count:,} passages, {time.monotonic() - begin:.1f} s")

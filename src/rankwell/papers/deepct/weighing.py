@@ -4,7 +4,7 @@ A model reads ``[CLS] passage [SEP]`` and gives each piece a weight; a word has 
 longer than the model's maximum length are read in windows that overlap by half. The weight of a term is the largest
 that any word with its stem has in any window.
 
-:class:`WeighJob` weighs a collection in shards, and :class:`WeighRequest` writes its weights to a file.
+:class:`WeighJob` weighs a collection in shards, and :func:`weigh_collection` writes its weights to a file.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from torch import Tensor
 
 from rankwell.core.arrays import Rows, pack_strings
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.locks import SharedFolder
-from rankwell.core.manifest import Manifest, digest
-from rankwell.core.shards import Shards, Workers, do, map_shards, open_shards, shards_folder
+from rankwell.core.shards import Shards, Workers, map_shards, open_shards
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_weights
 from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import TermWeights
-from rankwell.corpus.sources import collection_digest, resolve_documents
+from rankwell.corpus.sources import resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.pieces import Pieces
@@ -42,9 +40,9 @@ from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.models.compute import CPU_BUDGET, Compute
-from rankwell.models.devices import chosen_device
 from rankwell.papers.deepct.model import TokenWeightModel, load_token_weights
 from rankwell.papers.deepct.page import WeighedText, write_terms_page
+from rankwell.papers.enrich import check_output, enrich
 
 STEM_BITS = 31
 """A stem's number has at most this many bits, so that row and stem fit in one integer."""
@@ -348,53 +346,40 @@ def tf_counts(shards: Shards) -> Rows:
     return counts
 
 
-@dataclass(frozen=True)
-class WeighRequest:
-    """``rankwell weigh COLLECTION``: write a file of term weights, and its manifest beside it.
+def weigh_collection(
+    collection: str,
+    model: Path,
+    out: Path,
+    options: WeightOptions,
+    *,
+    show: Path | None = None,
+    device: str | None = None,
+    shard_size: int = SHARD_SIZE,
+    columns: Columns | None = None,
+    workers: Workers | None = None,
+) -> int:
+    """``rankwell weigh COLLECTION``: write a file of term weights and return the number of passages.
 
-    Until the file is complete, the folder ``OUT.shards`` holds the texts, their tokens and the finished shards. The
-    same request resumes from them. Processes with the same request share the shards.
+    ``show`` is a page of the first passages with their words shaded by weight. ``columns`` are the fields of the
+    collection, if it is a file.
     """
-
-    collection: str
-    model: Path
-    out: Path
-    options: WeightOptions = field(default_factory=WeightOptions)
-    show: Path | None = None
-    """Where to write a page that shows the first passages with their words shaded by weight."""
-    device: str | None = None
-    shard_size: int = SHARD_SIZE
-    columns: Columns | None = None
-    """The fields of the collection, if it is a file."""
-
-    def run(self, workers: Workers | None = None) -> int:
-        """Write the file and return the number of passages; ``workers``, if any, weigh the terms."""
-        if self.out.exists():
-            raise RankwellError(f"{self.out} exists already; remove it or choose another name")
-        model = find_weigher(self.model).absolute()
-        if workers is None:
-            chosen_device(self.device)  # raises before anything is written
-        if self.show is not None:
-            self._write_page(self.show, model, self.device if workers is None else "cpu")
-        source, settings = collection_digest(self.collection, self.columns), asdict(self.options)
-        made_by = {"collection": source, "model": model_digest(model)}
-        made_by |= {f"setting of {name}": str(value) for name, value in settings.items()}
-        with SharedFolder.enter(shards_folder(self.out), made_by) as shared:
-            documents = resolve_documents(self.collection, self.columns)
-            texts = DocumentStore.build_once(documents, shared.path / f"documents-{source}")
-            folder = shared.path / f"weights-{digest(made_by)}"
-            job = WeighJob(texts.folder, model, folder, self.options, self.device, self.shard_size)
-            do(job, workers, description="weighing terms").join(self.out)
-            Manifest("term weights", {"model": made_by["model"], **settings}, {"collection": source}).write_beside(
-                self.out
-            )
-            if shared.alone(wait=False):  # every process joins the same bytes; the last removes the folder
-                shared.remove()
-            return len(texts)
-
-    def _write_page(self, path: Path, model: Path, device: str | None) -> None:
-        shown = list(islice(resolve_documents(self.collection, self.columns), SHOWN))
-        weigher = TermWeigher.from_pretrained(model, device=device)
-        vectors = weigh_texts(weigher, [document.contents for document in shown], self.options)
+    check_output(out, device, workers)
+    model = find_weigher(model).absolute()
+    if show is not None:
+        shown = list(islice(resolve_documents(collection, columns), SHOWN))
+        weigher = TermWeigher.from_pretrained(model, device=device if workers is None else "cpu")
+        vectors = weigh_texts(weigher, [document.contents for document in shown], options)
         passages = [WeighedText(d.docid, d.contents, weights) for d, weights in zip(shown, vectors, strict=True)]
-        write_terms_page(passages, path, title=f"Term weights of {self.collection}")
+        write_terms_page(passages, show, title=f"Term weights of {collection}")
+    return enrich(
+        collection,
+        columns,
+        out,
+        lambda texts, folder: WeighJob(texts, model, folder, options, device, shard_size),
+        kind="term weights",
+        shards="weights",
+        models={"model": model_digest(model)},
+        settings=asdict(options),
+        workers=workers,
+        description="weighing terms",
+    )

@@ -103,7 +103,14 @@ def expand(
     from rankwell.corpus.sources import resolve_documents
     from rankwell.papers.doc2query.checkpoints import read_writer_config
     from rankwell.papers.doc2query.decoding import WritingOptions
-    from rankwell.papers.doc2query.expansion import ExpandRequest, Filtering, find_writer, write_generated
+    from rankwell.papers.doc2query.expansion import (
+        COUNTED,
+        Filtering,
+        count_expansions,
+        expand_collection,
+        find_writer,
+        write_generated,
+    )
     from rankwell.rank.ranker import RankerJudge
 
     need_file(out, "expand")
@@ -112,7 +119,7 @@ def expand(
     cluster, rare = cluster_of(context), read_settings(settings, {"top_k": int, "beams": int})
     begin = time.monotonic()
     folder, columns = find_writer(model), Columns(id_field, text_field, title_field)
-    counts = ExpandRequest(
+    count = expand_collection(
         collection,
         folder,
         out,
@@ -127,11 +134,14 @@ def expand(
         ),
         Filtering(duplicates=not duplicates, threshold=None if judge is None else threshold),
         None if judge is None else RankerJudge.find(judge),
-        device if cluster is None else device or "cpu",
-        budget,
+        device=device if cluster is None else device or "cpu",
+        budget=budget,
         columns=columns,
-    ).run(cluster)
-    print(f"{out}: {counts.summary()}, {time.monotonic() - begin:.1f} s")
+        workers=cluster,
+    )
+    per_passage, new = count_expansions(resolve_documents(collection, columns), out).values()
+    counted = f"{per_passage:.2f} queries per passage, {new:.0%} of their terms new"
+    print(f"{out}: {counted} ({min(count, COUNTED):,} passages counted), {time.monotonic() - begin:.1f} s")
     if queries is not None:
         splits = write_generated(list(read_expansions(out)), queries)
         print("\n".join(f"{queries}: {count:,} queries in the split {split}" for split, count in splits.items()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -15,20 +16,18 @@ import numpy as np
 
 from rankwell.core.arrays import Scores
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.locks import SharedFolder
-from rankwell.core.manifest import Manifest, digest
-from rankwell.core.shards import Shards, Workers, do, map_shards, open_shards, shards_folder
+from rankwell.core.shards import Shards, Workers, map_shards, open_shards
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import write_qrels, write_queries
 from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.formats.texts import Expansion, expansion_line, read_expansions
 from rankwell.corpus.records import Document, Qrels, Query
-from rankwell.corpus.sources import collection_digest, resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, model_digest
+from rankwell.papers.enrich import check_output, enrich
 from rankwell.rank.ranker import RankerJudge
 
 if TYPE_CHECKING:
@@ -144,100 +143,56 @@ class ExpandJob:
         map_shards(shards, write, description="writing queries")
 
 
-@dataclass(frozen=True)
-class ExpandRequest:
-    """``rankwell expand COLLECTION``: write a file of expansions, and its manifest beside it.
+def expand_collection(
+    collection: str,
+    model: Path,
+    out: Path,
+    options: WritingOptions,
+    filtering: Filtering,
+    judge: RankerJudge | None = None,
+    *,
+    device: str | None = None,
+    budget: int | None = None,
+    shard_size: int = SHARD_SIZE,
+    columns: Columns | None = None,
+    workers: Workers | None = None,
+) -> int:
+    """``rankwell expand COLLECTION``: write a file of expansions and return the number of passages.
 
-    Until the file is complete, the folder ``OUT.shards`` holds the texts, their tokens and the finished shards. The
-    same request resumes from them. Processes with the same request share the shards.
+    ``budget`` is the number of tokens that the writer reads at a time. ``columns`` are the fields of the collection,
+    if it is a file.
     """
-
-    collection: str
-    model: Path
-    out: Path
-    options: WritingOptions
-    filtering: Filtering = field(default_factory=Filtering)
-    judge: RankerJudge | None = None
-    device: str | None = None
-    budget: int | None = None
-    """The tokens that the writer reads at a time."""
-    shard_size: int = SHARD_SIZE
-    columns: Columns | None = None
-    """The fields of the collection, if it is a file."""
-
-    def run(self, workers: Workers | None = None) -> ExpansionCounts:
-        """Write the file; ``workers``, if any, generate the queries."""
-        from rankwell.models.devices import chosen_device
-
-        if self.out.exists():
-            raise RankwellError(f"{self.out} exists already; remove it or choose another name")
-        if workers is None:
-            chosen_device(self.device)  # raises before anything is written
-        model, source = find_writer(self.model).absolute(), collection_digest(self.collection, self.columns)
-        models, settings = _digests(model, self.judge), asdict(self.options) | asdict(self.filtering)
-        named = {f"setting of {name}": value for name, value in settings.items()}
-        made_by = {name: str(value) for name, value in {"collection": source, **models, **named}.items()}
-        with SharedFolder.enter(shards_folder(self.out), made_by) as shared:
-            documents = resolve_documents(self.collection, self.columns)
-            texts = DocumentStore.build_once(documents, shared.path / f"documents-{source}")
-            job = ExpandJob(
-                texts.folder,
-                model,
-                shared.path / f"queries-{digest(made_by)}",
-                self.options,
-                self.filtering,
-                self.judge,
-                self.device,
-                self.budget,
-                self.shard_size,
-            )
-            do(job, workers, description="writing queries").join(self.out)
-            Manifest("expansions", models | settings, {"collection": source}, self.options.seed).write_beside(self.out)
-            if shared.alone(wait=False):  # every process joins the same bytes; the last removes the folder
-                shared.remove()
-        return count_expansions(resolve_documents(self.collection, self.columns), self.out)
+    check_output(out, device, workers)
+    model = find_writer(model).absolute()
+    return enrich(
+        collection,
+        columns,
+        out,
+        lambda texts, folder: ExpandJob(texts, model, folder, options, filtering, judge, device, budget, shard_size),
+        kind="expansions",
+        shards="queries",
+        models=_digests(model, judge),
+        settings=asdict(options) | asdict(filtering),
+        seed=options.seed,
+        workers=workers,
+        description="writing queries",
+    )
 
 
 def _digests(model: Path, judge: RankerJudge | None) -> dict[str, str | None]:
     return {"model": model_digest(model), "judge": None if judge is None else judge.digest()}
 
 
-@dataclass(frozen=True)
-class ExpansionCounts:
-    """What a file of expansions contains."""
-
-    documents: int
-    queries: int
-    terms: int
-    """The terms of the queries, repetitions included."""
-    new: int
-    """The terms that the passage does not contain."""
-
-    def as_dict(self) -> dict[str, float]:
-        """The figures by name."""
-        share = self.new / self.terms if self.terms else 0.0
-        return {"queries a passage": self.queries / max(1, self.documents), "share of new terms": share}
-
-    def summary(self) -> str:
-        """The figures in a few words."""
-        per_passage, new = self.as_dict().values()
-        return (
-            f"{per_passage:.2f} queries per passage, {new:.0%} of their terms new ({self.documents:,} passages counted)"
-        )
-
-
-def count_expansions(documents: Iterable[Document], path: Path) -> ExpansionCounts:
-    """Count the queries of the first passages, their terms, and the terms that are new."""
+def count_expansions(documents: Iterable[Document], path: Path) -> dict[str, float]:
+    """The queries of each of the first passages, and the share of their terms that the passage does not contain."""
     analyzer = Analyzer.english()
     count = queries = terms = new = 0
-    for document, expansion in zip(documents, read_expansions(path), strict=False):
-        if count == COUNTED:
-            break
+    for document, expansion in zip(islice(documents, COUNTED), read_expansions(path), strict=False):
         known = set(analyzer.terms_batch([document.contents])[0])
         written = [term for each in analyzer.terms_batch(list(expansion.queries)) for term in each]
         count, queries, terms = count + 1, queries + len(expansion.queries), terms + len(written)
         new += sum(term not in known for term in written)
-    return ExpansionCounts(count, queries, terms, new)
+    return {"queries a passage": queries / max(1, count), "share of new terms": new / terms if terms else 0.0}
 
 
 def generated_queries(expansions: Iterable[Expansion], prefix: str = "g") -> tuple[list[Query], Qrels]:

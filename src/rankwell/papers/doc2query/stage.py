@@ -138,7 +138,7 @@ class QueryWritingTask(Task):
         """The logits (K, vocabulary) of all pieces these pairs' queries have, and the pieces (K,)."""
         passages = self._reader.lay_out({"query": self.pairs.tokens.at(self.pairs.documents[chunk])}).sequences
         grid = query_grid(self.pairs.queries.take(chunk), self._special, self.max_query, self._pad)
-        arrays = (*passage_grid(passages.ends), grid.inputs, grid.rows, grid.targets)
+        arrays = (*passage_grid(passages.ends), *grid)
         slots, real, inputs, rows, targets = (torch.from_numpy(a).to(step.device, non_blocking=True) for a in arrays)
         batch: Batch = step.place(passages)
         with step.computing():
@@ -191,7 +191,7 @@ def run(work: Work, stage: RecipeStage[Doc2queryOptions], folder: Path) -> Stage
     figures = dict(trained)
     if todo == len(shards):
         figures["passages expanded per second"] = round(len(store) / max(seconds, 1e-9), 1)
-    figures |= count_expansions(iter(store), folder / EXPANSIONS).as_dict()
+    figures |= count_expansions(iter(store), folder / EXPANSIONS)
     weighing = _weighing_stage(work)
     grid: TuningOptions = weighing.stage.options if weighing else options  # weighted terms need another k1
     figures |= tune_first_stage(work, _index(work, folder, weighing), tune_queries, grid, folder)

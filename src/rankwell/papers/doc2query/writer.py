@@ -13,7 +13,6 @@ R is B in training, and B · n when n queries are written for each passage, whic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -216,19 +215,13 @@ def passage_grid(ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
     return np.where(real, begins[:, None] + places, 0), real
 
 
-class QueryGrid(NamedTuple):
-    """Queries to learn: the decoder's ``inputs`` (B, M), the ``rows`` (K,) of its flattened grid that count, and
-    ``targets`` (K,), the piece that follows at each of these rows.
-    """
+def query_grid(
+    queries: Pieces, special: SpecialTokens, max_query: int, pad: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Queries to learn: ``[CLS] q1 q2 …`` and the targets ``q1 q2 … [SEP]``, at most ``max_query`` of them.
 
-    inputs: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    targets: NDArray[np.int64]
-
-
-def query_grid(queries: Pieces, special: SpecialTokens, max_query: int, pad: int) -> QueryGrid:
-    """``[CLS] q1 q2 …`` and the targets ``q1 q2 … [SEP]``, at most ``max_query`` of them. A truncated query has no
-    ``[SEP]``, because it does not end there.
+    Returns the decoder's inputs (B, M), the rows (K,) of its flattened grid that count, and the target of each of these
+    rows (K,). A truncated query has no ``[SEP]``, because it does not end there.
     """
     lengths = np.minimum(queries.lengths(), max_query)
     pieces = queries.cut(queries.begins, lengths)
@@ -241,4 +234,4 @@ def query_grid(queries: Pieces, special: SpecialTokens, max_query: int, pad: int
     fits = np.flatnonzero(counts > lengths)
     whole[fits, 1 + lengths[fits]] = special.sep
     counted = places < counts[:, None]
-    return QueryGrid(np.ascontiguousarray(whole[:, :-1]), np.flatnonzero(counted), whole[:, 1:][counted])
+    return np.ascontiguousarray(whole[:, :-1]), np.flatnonzero(counted), whole[:, 1:][counted]

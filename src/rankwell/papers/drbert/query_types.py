@@ -224,7 +224,7 @@ def run(work: Work, stage: RecipeStage[ClassifyOptions], folder: Path) -> StageR
         description="training a classifier",
     )
     figures: dict[str, Any] = {
-        "steps": outcome.steps,
+        "steps": outcome.step,
         "seconds": outcome.seconds,
         "texts_cut": truncation.pairs_cut,
     }

@@ -55,7 +55,7 @@ from rankwell.training.recipe_reader import Override, build_recipe, find_recipe,
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
 from rankwell.training.run import Say, plan_recipe
 from rankwell.training.stage import process_count, process_number, stage_kinds
-from rankwell.training.stage_store import PlannedStage, StageStore
+from rankwell.training.stage_store import PlannedStage
 
 T = TypeVar("T")
 
@@ -287,10 +287,11 @@ def run_experiment(
 def planned_stages(experiment: Experiment, out: Path) -> dict[str, list[PlannedStage]]:
     """The stages of each variant and seed, checked; equal keys are the same work, done once."""
     _check_candidates(experiment)
-    data, planned = _Data(out), {}
+    prepared: dict[str, Prepared | None] = {}
+    planned = {}
     for unit in experiment.units():
         try:
-            planned[str(unit)] = data.plan(unit.recipe)
+            planned[str(unit)] = _plan(unit.recipe, out, prepared)
         except RankwellError as error:
             raise RankwellError(f"{unit}: {error}") from None
     return planned
@@ -304,18 +305,14 @@ def _check_candidates(experiment: Experiment) -> None:
         raise RankwellError(f"the candidates of {name}: it learns no first stage")
 
 
-class _Data:
-    """The data of recipes, read once for all that have the same."""
-
-    def __init__(self, pool: Path, device: str | None = None):
-        self._pool, self._device = pool, device
-        self._prepared: dict[str, Prepared | None] = {}
-
-    def plan(self, recipe: Recipe) -> list[PlannedStage]:
-        key = f"{recipe.data.model_dump_json()} {recipe.first_stage.model_dump_json()} {recipe.model.template}"
-        work, plan = plan_recipe(recipe, self._pool, device=self._device, prepared=self._prepared.get(key))
-        self._prepared[key] = work.prepared
-        return plan
+def _plan(
+    recipe: Recipe, pool: Path, prepared: dict[str, Prepared | None], device: str | None = None
+) -> list[PlannedStage]:
+    """The stages of a recipe. Its data is read once for all recipes that have the same: ``prepared`` keeps it."""
+    key = f"{recipe.data.model_dump_json()} {recipe.first_stage.model_dump_json()} {recipe.model.template}"
+    work, plan = plan_recipe(recipe, pool, device=device, prepared=prepared.get(key))
+    prepared[key] = work.prepared
+    return plan
 
 
 def _results(
@@ -327,16 +324,16 @@ def _results(
             say(str(unit))
             yield unit, train_variant(unit, suite, out, device, say)
         return
-    data, store, by_name = _Data(out, device), StageStore(out), {str(unit): unit for unit in units}
-    waiting = []
+    prepared: dict[str, Prepared | None] = {}
+    waiting, by_name = [], {str(unit): unit for unit in units}
     for unit in units:
         try:
-            stages = tuple(planned.key for planned in data.plan(unit.recipe))
+            stages = tuple(planned.key for planned in _plan(unit.recipe, out, prepared, device))
         except RankwellError as error:
             yield unit, VariantResult({}, str(error))
             continue
         waiting.append(RecipeJob(str(unit), stages, train_variant_in_process, (unit, suite, out, device)))
-    for job, result in run_jobs(waiting, jobs, lambda key: any(store.folder.glob(f"*-{key}"))):
+    for job, result in run_jobs(waiting, jobs, lambda key: any((out / "stages").glob(f"*-{key}"))):
         yield by_name[job.name], VariantResult({}, result) if isinstance(result, str) else result
 
 

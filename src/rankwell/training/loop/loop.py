@@ -98,6 +98,13 @@ class Progress:
     scale: float | None = None
     """fp16's loss scale."""
 
+    def figures(self) -> dict[str, Any]:
+        """What a stage records of its training."""
+        figures: dict[str, Any] = {"steps": self.step, "training seconds": round(self.seconds, 1)}
+        if self.best is not None:
+            figures |= {"best validation": self.best, "best step": self.best_step}
+        return figures
+
 
 def save_state(
     folder: Path,
@@ -216,24 +223,6 @@ SAVE_SECONDS = 300.0
 """A state to resume from is also written after so long."""
 LOG_EVERY = 20
 
-
-@dataclass(frozen=True)
-class TrainingOutcome:
-    """How a run ended; ``best`` is the best validation, reached at ``best_step``, or None without validation."""
-
-    steps: int
-    best: float | None
-    best_step: int
-    seconds: float
-
-    def figures(self) -> dict[str, Any]:
-        """What a stage records of its training."""
-        figures: dict[str, Any] = {"steps": self.steps, "training seconds": round(self.seconds, 1)}
-        if self.best is not None:
-            figures |= {"best validation": self.best, "best step": self.best_step}
-        return figures
-
-
 Validate = Callable[[nn.Module], Mapping[str, float]]
 """Figures of a model, the first of which says which checkpoint is the best."""
 Save = Callable[[Path], None]
@@ -253,7 +242,7 @@ def train(
     validate: Validate | None = None,
     guard: CollapseGuard | None = None,
     description: str = "training",
-) -> TrainingOutcome:
+) -> Progress:
     """Train ``model`` in ``folder``, continuing what is there; leaves ``folder/model``, the best or the last.
 
     The folder also has ``metrics.jsonl`` and TensorBoard's events; ``last-STEP`` to continue from, and ``last`` as the
@@ -303,7 +292,7 @@ class _Run:
     def is_main(self) -> bool:
         return bool(self.processes.is_main_process)
 
-    def go(self) -> TrainingOutcome:
+    def go(self) -> Progress:
         if self.is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.folder)
@@ -425,8 +414,7 @@ class _Run:
             shutil.rmtree(self._best)
         self.save(self._best)
 
-    def _finish(self) -> TrainingOutcome:
-        progress = self.progress
+    def _finish(self) -> Progress:
         if self.is_main:
             with self._kept():
                 if not (self.folder / "last").exists():
@@ -439,7 +427,7 @@ class _Run:
             if self.log is not None:
                 self.log.close()
         wait_for_all(self.processes)
-        return TrainingOutcome(progress.step, progress.best, progress.best_step, progress.seconds)
+        return self.progress
 
 
 def _in_steps(value: float, per_epoch: int) -> int:

@@ -32,7 +32,7 @@ from rankwell.rank.rankers import Reranker
 from rankwell.training.data.candidates import DocidLookup, Selection, TrainingCandidates
 from rankwell.training.data.sampling import Lists, TrainingSet, draw
 from rankwell.training.first_stage import find_encoder
-from rankwell.training.loop.loop import CollapseGuard, TrainingOutcome, train
+from rankwell.training.loop.loop import CollapseGuard, Progress, train
 from rankwell.training.loop.losses import Loss, make_loss
 from rankwell.training.loop.task import RankingTask
 from rankwell.training.options import FIRST_STAGE_ENCODER
@@ -127,7 +127,7 @@ def train_ranker(
     lists: Callable[[int], Lists],
     validation: Validate | None,
     description: str,
-) -> TrainingOutcome:
+) -> Progress:
     """Train a ranker on the lists of each epoch."""
     loss = make_loss(options.loss, **options.loss_options)
     data = TrainingSet.of(
