@@ -203,7 +203,7 @@ class TestTheVocabulary:
             lay(MARKED, query="tea", document="tea")
 
     def test_duo_has_none(self, lay_marked: Any) -> None:
-        with pytest.raises(RankwellError, match="not defined for the template duo"):
+        with pytest.raises(RankwellError, match="not defined for a template with two documents"):
             lay_marked(Template("duo", markers=True), query="tea", document="tea", other="tea")
 
     def test_they_need_stems(self, marked_tokenizer: Any) -> None:

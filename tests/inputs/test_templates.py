@@ -220,7 +220,7 @@ class TestAgainstTransformers:
 def test_a_template_of_other_fields_is_refused_in_one_line() -> None:
     for name in ("mono", "typed", "nli", "twin", "pair"):
         Template(name).require("query", "document")
-    with pytest.raises(RankwellError, match=r"template duo reads query and document and other.* use it with --duo"):
+    with pytest.raises(RankwellError, match="template duo reads query and document and other, not query and document"):
         Template("duo").require("query", "document")
     with pytest.raises(RankwellError, match="template single reads query, not query and document"):
         Template("single").require("query", "document")

@@ -20,19 +20,20 @@ from rankwell.rank.engines.agreement import rank_agreement
 from rankwell.sample import FOLDER
 
 KINDS = ["roberta", "xlm-roberta", "electra", "distilbert", "mpnet", "albert", "deberta-v2", "modernbert"]
-WRONG = [("mpnet", "openvino"), ("deberta-v2", "openvino")]
+WRONG = [("mpnet", "openvino"), ("deberta-v2", "openvino")]  # on some processors
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("backend", ["onnx", "openvino"])
 def test_fp32_keeps_the_scores(tiny_models: Any, tmp_path: Path, kind: str, backend: Any) -> None:
     folder = tiny_models.make(kind, tmp_path / kind)
-    if (kind, backend) in WRONG:
-        with pytest.raises(RankwellError, match=f"OpenVINO does not compute models of the type {kind} correctly"):
-            export_model(folder, tmp_path / "out", backend)
+    try:
+        export_model(folder, tmp_path / "out", backend)
+    except RankwellError as error:
+        assert (kind, backend) in WRONG
+        assert f"OpenVINO does not compute models of the type {kind} correctly" in str(error)
         assert not (tmp_path / "out").exists()
         return
-    export_model(folder, tmp_path / "out", backend)
     found = Ranker(tmp_path / "out", backend=backend).predict(tiny_models.PAIRS)
     assert np.abs(found - Ranker(folder).predict(tiny_models.PAIRS)).max() < 1e-4
 

@@ -255,9 +255,12 @@ def test_a_blend_ranks_what_the_ranker_ranked(encoder: BiEncoder) -> None:
 def test_equal_documents_are_ordered_by_their_ids_however_few_are_wanted(tmp_path: Path, encoder: BiEncoder) -> None:
     store = DocumentStore.build([Document(f"d{i}", "honey market") for i in range(300)], tmp_path / "equal")
     dense = DenseRanker(encoder)
-    many = dense.search(QUERIES[:1], store, 300)["q1"].docids
-    assert list(many) == sorted(many, reverse=True)
-    assert dense.search(QUERIES[:1], store, 5)["q1"].docids == many[:5]
+    many = dense.search(QUERIES[:1], store, 300)["q1"]
+    # The last bits of a vector may depend on its place in the batch, so only most of the scores are equal.
+    scores = many.scores.tolist()
+    assert len(set(scores)) < 150
+    assert list(zip(scores, many.docids, strict=True)) == sorted(zip(scores, many.docids, strict=True), reverse=True)
+    assert dense.search(QUERIES[:1], store, 5)["q1"].docids == many.docids[:5]
 
 
 def test_what_cannot_be_ranked_is_said(encoder: BiEncoder) -> None:
