@@ -27,11 +27,12 @@ WRONG = [("mpnet", "openvino"), ("deberta-v2", "openvino")]  # on some processor
 @pytest.mark.parametrize("backend", ["onnx", "openvino"])
 def test_fp32_keeps_the_scores(tiny_models: Any, tmp_path: Path, kind: str, backend: Any) -> None:
     folder = tiny_models.make(kind, tmp_path / kind)
+    refusal = f"OpenVINO does not compute models of the type {kind} correctly"
     try:
         export_model(folder, tmp_path / "out", backend)
     except RankwellError as error:
-        assert (kind, backend) in WRONG
-        assert f"OpenVINO does not compute models of the type {kind} correctly" in str(error)
+        if (kind, backend) not in WRONG or refusal not in str(error):
+            raise
         assert not (tmp_path / "out").exists()
         return
     found = Ranker(tmp_path / "out", backend=backend).predict(tiny_models.PAIRS)
