@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankwell.core.errors import InputError
-from rankwell.training.recipe_reader import find_recipe, shipped_recipes
+from rankwell.training.recipe_files import find_recipe, shipped_recipes
 
 ROOT = Path(__file__).parents[2]
 

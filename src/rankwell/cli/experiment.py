@@ -53,7 +53,7 @@ def experiment(
 
         rankwell experiment negatives --set data=my-data --seeds 1 --jobs 4 --out negatives
     """
-    from rankwell.training.recipe_reader import find_recipe
+    from rankwell.training.recipe_files import find_recipe
 
     path = find_recipe(suite, "suite")  # before what takes long to import
     from rankwell.evaluation.tables import as_text

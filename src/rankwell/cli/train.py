@@ -68,7 +68,7 @@ def train(
 
         torchrun --nproc-per-node 4 $(which rankwell) train monobert --set data=my-data --out my-model
     """
-    from rankwell.training.recipe_reader import find_recipe
+    from rankwell.training.recipe_files import find_recipe
 
     path = find_recipe(recipe)
     from rankwell.core.registry import load_plugin

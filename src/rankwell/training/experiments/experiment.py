@@ -51,7 +51,8 @@ from rankwell.training.experiments.variants import (
     with_candidates,
 )
 from rankwell.training.recipe import Recipe
-from rankwell.training.recipe_reader import Override, build_recipe, find_recipe, problem_of, read_yaml, value_at
+from rankwell.training.recipe_files import find_recipe
+from rankwell.training.recipe_reader import Override, build_recipe, problem_of, read_yaml, value_at
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
 from rankwell.training.run import Say, plan_recipe
 from rankwell.training.stage import process_count, process_number, stage_kinds
