@@ -124,7 +124,7 @@ def digests(sources: Path, folder: Path) -> dict[str, str]:
             results["figures"] = hashlib.sha256(done.stdout.encode()).hexdigest()
         print(f"{sources}: {name}, {time.monotonic() - begin:.1f} s", file=sys.stderr)
     outputs = {path.name: path for path in folder.glob("*.run")}
-    for path in sorted((folder / "trained").rglob("*")):
+    for path in sorted(path for path in (folder / "trained").rglob("*") if path.is_file()):
         recipe, _, *place = path.relative_to(folder / "trained").parts
         if path.suffix == ".safetensors" or path.name.endswith(".run.gz"):
             stage = place[0].rpartition("-")[0] if place else ""
