@@ -99,7 +99,8 @@ def commands(sources: Path) -> dict[str, list[str]]:
         "search the system": ["search", "system", "queries.tsv", "--k", "20", "--device", "cpu", "--out", "system.run"],
         "evaluate": ["evaluate", str(sample / "qrels.dev.txt"), "bm25.run", "hybrid.run", "fused.run", "--json"],
     }
-    verbs |= {f"train {name}": ["train", f"{name}.yaml", "--device", "cpu", "--out", f"trained/{name}"] for name in RECIPES}
+    for name in RECIPES:
+        verbs[f"train {name}"] = ["train", f"{name}.yaml", "--device", "cpu", "--out", f"trained/{name}"]
     calls = {name: ["-m", "rankwell", *arguments] for name, arguments in verbs.items()}
     start = ["-c", START, str(sources / "src/rankwell/shipped/rankwell-mini")]
     return {"start": start, "index": calls.pop("index"), "save a system": ["-c", SYSTEM], **calls}
