@@ -45,7 +45,7 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
 def test_a_model_s_classes_keep_their_numbers(tmp_path: Path) -> None:
     path = write(tmp_path, "b\tone", "b\ttwo")
     assert read_labelled(path, names=("a", "b")).classes.tolist() == [1, 1]
-    with pytest.raises(InputError, match="line 1: the label 'b' is none of the classes a, c"):
+    with pytest.raises(InputError, match="line 1: the label 'b' is not one of the classes a, c"):
         read_labelled(path, names=("a", "c"))
 
 

@@ -101,7 +101,7 @@ def checked_name(model: Any) -> str | Path:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise for a keyword that is none of :class:`PredictOptions`."""
+    """Raise for a keyword that :class:`PredictOptions` does not have."""
     known = PredictOptions.__annotations__
     wrong = next((name for name in options if name not in known), None)
     if wrong is not None:

@@ -311,7 +311,7 @@ def read_labelled(path: FilePath, names: Sequence[str] | None = None) -> Labelle
     place = {name: number for number, name in enumerate(known)}
     for (number, _), label in zip(rows, labels, strict=True):
         if label not in place:
-            raise InputError(path, number, f"the label {excerpt(label)} is none of the classes {', '.join(known)}")
+            raise InputError(path, number, f"the label {excerpt(label)} is not one of the classes {', '.join(known)}")
     classes = np.array([place[label] for label in labels], np.int64)
     others = [cells[1] for cells in texts] if len(texts[0]) == 2 else None
     return LabelledTexts([cells[0] for cells in texts], others, classes, known)

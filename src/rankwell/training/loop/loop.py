@@ -132,7 +132,7 @@ def save_state(
 def load_state(
     folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, mean: RunningMean | None = None
 ) -> Progress:
-    """Continue where the folder's newest state stands; from the beginning where there is none."""
+    """Resume from the newest state in the folder, or start from the beginning if there is none."""
     saved = _saved(folder)
     if not saved:
         return Progress()
