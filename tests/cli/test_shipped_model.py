@@ -16,6 +16,7 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Qrels
 from rankwell.evaluation import evaluate
 from rankwell.models.checkpoints.names import DEFAULT, SHIPPED
+from rankwell.models.devices import Computing
 from rankwell.retrieve.index import Index
 
 pytest.importorskip("torch")
@@ -82,12 +83,11 @@ def test_served_with_the_sample_it_tells_a_fish_from_a_swindle(index: Path) -> N
     pytest.importorskip("fastapi")
     from fastapi.testclient import TestClient
 
-    from rankwell.rank.engines.engine import engine_options
     from rankwell.serve.api import create_app
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
 
-    service = Service(Sources(index, (DEFAULT,), options=engine_options("torch")))
+    service = Service(Sources(index, (DEFAULT,), computing=Computing()))
     with TestClient(create_app(service, page=None)) as client:
         found = client.post("/search", json={"query": "what kind of fish is bogue", "depth": 10}).json()
         assert list(client.get("/health").json()["precision"]) == found["model"].split() == [DEFAULT]

@@ -17,6 +17,7 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.bi_encoder_modules import Modules, save_bi_encoder
 from rankwell.models.checkpoints.folders import load_encoder
+from rankwell.models.devices import Computing
 from rankwell.models.vector_layers import Dense
 from rankwell.rank import passage_vectors
 from rankwell.rank.dense import DenseRanker
@@ -137,7 +138,7 @@ def test_vectors_are_computed_as_a_job(
 ) -> None:
     whole = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
     expected = whole.encode_documents([document.contents for document in DOCUMENTS])
-    do(VectorsJob(store.folder, str(tiny_bi_encoder), "cpu"))
+    do(VectorsJob(store.folder, str(tiny_bi_encoder), Computing("cpu")))
     assert PassageVectors.is_complete(store, whole)
     monkeypatch.setattr(BiEncoder, "encode_tokens", None)  # nothing is computed again
     np.testing.assert_allclose(PassageVectors.open(store, whole).at(np.arange(12)), expected, atol=1e-3)

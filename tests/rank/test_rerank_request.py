@@ -16,6 +16,7 @@ from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.windows import Windows
+from rankwell.models.devices import Computing
 from rankwell.rank import ranker as ranker_module
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.requests import RerankRequest
@@ -33,7 +34,8 @@ def request_(tmp_path: Path, tiny_checkpoint: Path) -> RerankRequest:
     lines = [f"{query.qid} Q0 d{n} {n + 1} {9 - n} x\n" for query in QUERIES for n in range(4)]
     (tmp_path / "first.run").write_text("".join(lines))
     files = tmp_path / "first.run", tmp_path / "queries.tsv"
-    return RerankRequest(*files, str(tmp_path / "index"), str(tiny_checkpoint), depth=3, device="cpu")
+    computing = Computing("cpu")
+    return RerankRequest(*files, str(tmp_path / "index"), str(tiny_checkpoint), depth=3, computing=computing)
 
 
 def test_queries_come_in_the_order_of_the_run(request_: RerankRequest) -> None:
@@ -70,7 +72,7 @@ def test_workers_score_in_the_models_place(request_: RerankRequest, monkeypatch:
     result = request_.execute(lambda request: requests.append(request) or Backwards())
     # All workers compute in the precision of the one model that was loaded here.
     assert len(loaded) == 1
-    assert [request.precision for request in requests] == [request_.open_ranker("cpu").engine.precision]
+    assert [request.computing.precision for request in requests] == [request_.open_ranker("cpu").engine.precision]
     assert result.run["q1"].docids == ("d2", "d1", "d0")
 
 
@@ -88,7 +90,7 @@ def test_windows_are_the_models_unless_changed(request_: RerankRequest) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"backend": "onnx"}, "--device needs --backend torch, not onnx"),
+        ({"computing": Computing("cpu", backend="onnx")}, "--device needs --backend torch, not onnx"),
         ({"windows": "pages"}, "windows 'pages'"),
         ({"fuse": 0.8, "blend": 0.3}, "sum to at most 1"),
     ],

@@ -20,6 +20,7 @@ pytest.importorskip("transformers")
 from rankwell.core.errors import RankwellError
 from rankwell.core.shards import Shards, do
 from rankwell.corpus.formats import read_queries, read_run, write_run
+from rankwell.models.devices import Computing
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.requests import RerankRequest
 from rankwell.rank.texts import open_texts
@@ -164,4 +165,4 @@ def test_shards_of_other_work_are_refused(job: RerankJob, cluster: Cluster) -> N
 
 def test_an_error_of_a_worker_is_one_line(job: RerankJob, cluster: Cluster) -> None:
     with pytest.raises(RankwellError, match="no backend is called 'abacus'"):
-        do(replace(job, request=replace(job.request, backend="abacus")), cluster)
+        do(replace(job, request=replace(job.request, computing=Computing(backend="abacus"))), cluster)

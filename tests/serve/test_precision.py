@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from rankwell.core.errors import RankwellError
-from rankwell.rank.engines.engine import engine_options
+from rankwell.models.devices import Computing
 from rankwell.serve import server
 from rankwell.serve.api import create_app
 from rankwell.serve.listening import bind
@@ -30,10 +30,10 @@ TEXTS = ["The bees cluster.", "A bogus fish in the river.", "Running a bank in L
 
 def test_in_16_bits_it_answers_and_explains_nearly_the_same(sources: Sources) -> None:
     body = {"query": QUERY, "texts": TEXTS, "raw_scores": True}
-    with opened(replace(sources, options=engine_options("torch", "cpu", "fp32")), page=None) as client:
+    with opened(replace(sources, computing=Computing("cpu", "fp32")), page=None) as client:
         exact = {row["index"]: row["score"] for row in client.post("/rerank", json=body).json()}
     spread = float(np.std(list(exact.values())))
-    with opened(replace(sources, options=engine_options("torch", "cpu", "bf16")), page=None) as short:
+    with opened(replace(sources, computing=Computing("cpu", "bf16")), page=None) as short:
         rows = short.post("/rerank", json=body).json()
         explained = short.post("/explain", json={"query": QUERY, "document": TEXTS[0]})
     found = {row["index"]: row["score"] for row in rows}
@@ -47,7 +47,7 @@ def test_in_16_bits_it_answers_and_explains_nearly_the_same(sources: Sources) ->
 def test_health_models_and_log_say_which(
     chosen: Any, sources: Sources, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = Service(replace(sources, options=engine_options("torch", "cpu", chosen)))
+    service = Service(replace(sources, computing=Computing("cpu", chosen)))
     with TestClient(create_app(service, page=None)) as client:
         assert client.get("/health").json() == {"status": "ok", "precision": {"tiny": chosen}}
         assert [model["precision"] for model in client.get("/models").json()["models"]] == [chosen]
@@ -63,13 +63,13 @@ def test_health_models_and_log_say_which(
 
 def test_an_exported_model_has_its_own_precision(sources: Sources, tiny_checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(RankwellError, match="rankwell export sets that of onnx"):
-        engine_options("onnx", None, "bf16")
-    assert engine_options("onnx") == {}
+        Computing(None, "bf16", backend="onnx").engine_options()
+    assert Computing(backend="onnx").engine_options() == {}
     pytest.importorskip("onnxruntime")
     from rankwell.models.checkpoints.export import export_model
 
     export_model(tiny_checkpoint, tmp_path / "small", "onnx", "int8")
-    service = Service(Sources(None, (str(tmp_path / "small"),), "onnx"))
+    service = Service(Sources(None, (str(tmp_path / "small"),), Computing(backend="onnx")))
     assert service.precision() == {"small": "int8"}
 
 
@@ -81,8 +81,8 @@ def test_an_nli_model_gets_batches_of_its_device_and_is_not_offered_for_explanat
     with pytest.warns(UserWarning, match="its head is replaced"):
         classifier = load_classifier(tiny_checkpoint, ["contradiction", "entailment", "neutral"])
     save_classifier(tmp_path / "nli", classifier)
-    options = {"device": "cpu", "budget": 3000, "lanes": 2}
-    service = Service(Sources(None, (str(tmp_path / "nli"),), options=options))
+    engine = {"budget": 3000, "lanes": 2}
+    service = Service(Sources(None, (str(tmp_path / "nli"),), Computing("cpu", None), engine))
     model = service.state.default
     assert model is not None
     assert service.engine.budget(model.ranker.engine) == 6000

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("torch")
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
+from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.system import System
@@ -40,7 +41,7 @@ def test_first_stage_depth_and_shares_are_the_systems(
 ) -> None:
     first = FirstStage(Index.open(served_index), TUNED, *((tiny_bi_encoder, 0.6) if encoded else ()))
     system = System(first, ranker=tiny_checkpoint, depth=7, shares=shares).save(tmp_path / "system")
-    with opened(Sources.of_system(tmp_path / "system", "cpu", "fp32")) as client:
+    with opened(Sources(tmp_path / "system", computing=Computing("cpu", "fp32"), is_system=True)) as client:
         answer = client.post("/search", json={"query": QUERY, "k": 7}).json()
         ready = client.get("/ready").json()
     expected = system.search(QUERY, k=7)
@@ -56,11 +57,11 @@ def test_the_precision_is_the_re_rankers_and_the_vectors_stay(
 ) -> None:
     monkeypatch.setattr("rankwell.models.devices.CPU_INFO", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text("Features\t: fp asimd asimddp\n")  # on this CPU vectors are in int8
-    first = FirstStage(Index.open(served_index), TUNED, tiny_bi_encoder, 0.6, device="cpu")
+    first = FirstStage(Index.open(served_index), TUNED, tiny_bi_encoder, 0.6, computing=Computing("cpu"))
     system = System(first, ranker=tiny_checkpoint).save(tmp_path / "system")
     before = sorted(system.folder.rglob("*"))
     assert any(path.name.startswith("vectors-") for path in before)
-    with opened(Sources.of_system(system.folder, "cpu", "fp32")) as client:
+    with opened(Sources(system.folder, computing=Computing("cpu", "fp32"), is_system=True)) as client:
         assert client.post("/search", json={"query": QUERY}).status_code == 200
         assert client.get("/models").json()["models"][0]["precision"] == "fp32"
     assert sorted(system.folder.rglob("*")) == before
@@ -68,7 +69,7 @@ def test_the_precision_is_the_re_rankers_and_the_vectors_stay(
 
 def test_a_system_without_a_re_ranker_needs_no_advice(served_index: Path, tmp_path: Path) -> None:
     system = System(FirstStage(Index.open(served_index), TUNED)).save(tmp_path / "system")
-    with opened(Sources.of_system(tmp_path / "system", None, "auto")) as client:
+    with opened(Sources(tmp_path / "system", computing=Computing(None, "auto"), is_system=True)) as client:
         answer = client.post("/search", json={"query": QUERY, "k": 5}).json()
         assert client.get("/ready").json()["note"] is None
         refused = client.post("/rerank", json={"query": QUERY, "documents": ["a text"]})
@@ -81,9 +82,9 @@ def test_queries_have_types_by_the_rules_in_both(served_index: Path, tiny_checkp
     question = "how many bees in the river"
     model, tokenizer, config = load_checkpoint(tiny_checkpoint)
     save_checkpoint(tmp_path / "typed", model, tokenizer, config.changed({"template": {"name": "typed"}}))
-    first = FirstStage(Index.open(served_index), device="cpu")
-    system = System(first, ranker=tmp_path / "typed", precision="fp32").save(tmp_path / "system")
-    with opened(Sources.of_system(tmp_path / "system", "cpu", "fp32")) as client:
+    first = FirstStage(Index.open(served_index), computing=Computing("cpu"))
+    system = System(first, ranker=tmp_path / "typed", computing=Computing(precision="fp32")).save(tmp_path / "system")
+    with opened(Sources(tmp_path / "system", computing=Computing("cpu", "fp32"), is_system=True)) as client:
         answer = client.post("/search", json={"query": question, "k": 7}).json()
     assert answer["type"] == "numeric"
     expected = [result.score for result in system.search(question, k=7)]
@@ -96,7 +97,7 @@ def test_a_reload_finds_what_models_the_system_has_now(
     folder, first = tmp_path / "system", FirstStage(Index.open(served_index))
     hybrid = FirstStage(Index.open(served_index), TUNED, tiny_bi_encoder, 0.6)
     System(first).save(folder)
-    with opened(Sources.of_system(folder, "cpu", "fp32"), key="k") as client:
+    with opened(Sources(folder, computing=Computing("cpu", "fp32"), is_system=True), key="k") as client:
         client.headers["Authorization"] = "Bearer k"
         service = client.app.state.service
         for system, reranks, batch in ((System(hybrid, ranker=tiny_checkpoint), True, 64), (System(first), False, 1)):

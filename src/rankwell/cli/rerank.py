@@ -172,6 +172,7 @@ def rerank(
     from rankwell.core.shards import remove_shards, shards_folder
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.sources import is_question
+    from rankwell.models.devices import Computing
     from rankwell.rank.requests import RerankRequest
     from rankwell.scale.rerank import ClusterRanker, RerankJob
 
@@ -200,15 +201,12 @@ def rerank(
         model=model,
         depth=depth,
         types=types,
-        backend=backend,
-        device=device,
-        precision=precision,
+        computing=Computing(device, precision, backend, trust_remote_code),
         changes={name: value for name, value in changes.items() if value},
         windows=windows,
         fuse=fuse,
         blend=blend,
         encoder=encoder,
-        trust_remote_code=trust_remote_code,
         **options,
     )
     request.check(ray=ray)

@@ -115,6 +115,7 @@ def search(
     from rankwell.core.errors import RankwellError
     from rankwell.core.shards import remove_shards
     from rankwell.corpus.formats.fields import Columns
+    from rankwell.models.devices import Computing
     from rankwell.rank.requests import SearchRequest
     from rankwell.rank.texts import is_system
     from rankwell.retrieve.bm25 import BM25
@@ -139,12 +140,10 @@ def search(
         threads=threads,
         hybrid=hybrid,
         encoder=encoder or DEFAULT,
-        device=device,
-        precision=precision,
+        computing=Computing(device, precision, trust_remote_code=trust_remote_code),
         vectors=vectors,
         columns=Columns(id_field, text_field),
         ignore_identical_ids=options.get("ignore_identical_ids", False),
-        trust_remote_code=trust_remote_code,
     )
     request.check()
     result = request.execute(_workers(cluster, hybrid, out), name=options.get("tag"))

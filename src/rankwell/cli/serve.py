@@ -149,7 +149,7 @@ def serve(
     _require_packages()
     from rankwell.core.errors import RankwellError
     from rankwell.models.checkpoints.names import DEFAULT
-    from rankwell.rank.engines.engine import engine_options
+    from rankwell.models.devices import Computing
     from rankwell.rank.fusion import Shares
     from rankwell.rank.texts import is_system
     from rankwell.retrieve.index import is_index
@@ -173,25 +173,19 @@ def serve(
         "shares": Shares.from_options(fuse, blend, rare.get("normalise", "min-max")),
         "hybrid": hybrid if hybrid is None else Shares.hybrid(hybrid).similarity,
         "encoder": encoder or DEFAULT,
-        "device": device,
-        "precision": precision,
         "vectors": vectors,
-        "trust_remote_code": trust_remote_code,
     }
-    loading = {"label": rare.get("label"), "trust_remote_code": trust_remote_code or None}
     body, documents = rare.get("max_body", 8 << 20), rare.get("max_documents", 1000)
     limits = Limits(body_bytes=body, documents=documents, default_timeout_ms=timeout_ms)
     batching = Batching(rare.get("batch_tokens"), rare.get("wait_ms", 1.0), rare.get("queue_tokens"))
     options = ServerOptions(key or None, tuple(origin or ()), tuple(allow_host or ()), rare.get("drain_seconds", 30))
-    given = system is not None or bool(model)
+    computing, given = Computing(device, precision, backend, trust_remote_code), system is not None or bool(model)
     with exit_on_signals(), closing(bind(host, port)) as place, _index(index, given) as folder:
         models = default_models(folder, backend) if model is None else tuple(name for name in model if name != "none")
-        computing = engine_options(backend, device, precision) if models else {}
-        computing |= {name: value for name, value in loading.items() if value is not None and models}
-        sources = Sources(folder, models, backend, computing, search=search)
+        engine = {"label": rare["label"]} if "label" in rare else {}
+        sources = Sources(folder, models, computing, engine, search, aliases=read_aliases(alias or ()))
         if system is not None:
-            sources = Sources.of_system(system, device, precision)
-        sources = replace(sources, aliases=read_aliases(alias or ()))
+            sources = replace(sources, index=system, models=(), search={}, is_system=True)
         service = serve_sources(sources, limits, batching, options, place, _say)
     if service.unfinished:
         # A normal exit would wait for threads, or abort if they are in native code.

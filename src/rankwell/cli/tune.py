@@ -65,6 +65,7 @@ def tune(
     from rankwell.core.manifest import write_json
     from rankwell.corpus.formats import read_qrels, read_queries
     from rankwell.corpus.formats.fields import Columns
+    from rankwell.models.devices import Computing
     from rankwell.rank.rankers import open_encoder
     from rankwell.rank.texts import find_index
     from rankwell.retrieve.index import Index
@@ -72,7 +73,7 @@ def tune(
 
     columns = Columns(id_field, text_field)
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
-    bi_encoder = open_encoder(encoder or DEFAULT, device, precision) if hybrid else None
+    bi_encoder = open_encoder(encoder or DEFAULT, Computing(device, precision)) if hybrid else None
     opened, records, judgments = (
         Index.open(find_index(index) or index),
         read_queries(queries, columns),

@@ -1,12 +1,13 @@
-"""Chooses the device of a model, and detects what this CPU is fast in. Imports torch only when needed."""
+"""How models compute: device, precision, backend, and what this CPU is fast in. Imports torch only when needed."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import MissingExtraError, RankwellError
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +22,59 @@ VARIABLE = "RANKWELL_DEVICE"
 FAST_FLAG = "amx_bf16"
 DOT_FLAG = "asimddp"
 CPU_INFO = Path("/proc/cpuinfo")
+
+
+class ComputingOptions(TypedDict, total=False):
+    """The fields of :class:`Computing` as keywords."""
+
+    device: str | None
+    precision: Precision | None
+    backend: str
+    trust_remote_code: bool
+
+
+@dataclass(frozen=True)
+class Computing:
+    """How models compute, handed down from a command or a call to whatever opens them.
+
+    ``device`` is one of torch's; by default a GPU if there is one. Code that comes with a model runs only with
+    ``trust_remote_code``.
+    """
+
+    device: str | None = None
+    precision: Precision | None = "auto"
+    backend: str = "torch"
+    trust_remote_code: bool = False
+
+    def engine_options(self) -> dict[str, Any]:
+        """The options of the backend's engine, as JSON holds them.
+
+        ``auto`` is bf16 on a GPU and on a CPU that is fast in bf16. On one that is fast in int8 it stays ``auto``: int8
+        for models that rank alike in it (:mod:`rankwell.rank.engines.agreement`). Else it is fp32. ``None`` leaves the
+        choice to the engine: bf16 on a GPU only.
+        """
+        options: dict[str, Any] = {"device": self.device} if self.device else {}
+        options |= {"trust_remote_code": True} if self.trust_remote_code else {}
+        precision = self.precision
+        if precision is None:
+            return options
+        if self.backend != "torch":
+            if precision != "auto":
+                problem = f"--precision is for the backend torch; rankwell export sets that of {self.backend}"
+                raise RankwellError(problem)
+            return options
+        try:
+            on_cpu = device_named(self.device).type == "cpu"
+        except ImportError:
+            raise MissingExtraError("torch", "models", "scoring with the torch backend") from None
+        if precision == "auto":
+            if not on_cpu:
+                return options  # the engine's default
+            precision = "bf16" if is_fast_in_bf16() else "auto" if is_fast_in_int8() else "fp32"
+        return {**options, "dtype": precision}
+
+
+DEFAULT_COMPUTING = Computing()
 
 
 def device_named(name: str | None) -> torch.device:

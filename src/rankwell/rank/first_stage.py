@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import read_object, write_json
 from rankwell.corpus.records import Query, Run
-from rankwell.models.devices import Precision
+from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.fusion import Shares
 from rankwell.rank.rankers import VectorSearch, open_encoder
 from rankwell.rank.texts import stores_of
@@ -36,8 +36,8 @@ class FirstStage:
     """An index to search with BM25, a bi-encoder or both.
 
     ``share`` is the bi-encoder's: 0 searches with BM25 alone, 1 with the bi-encoder alone, anything between with both.
-    ``encoder`` is a folder or a name; it is opened when it is first needed, on ``device`` and in ``precision``, and
-    searches its ``vectors`` in one of the ways of :class:`~rankwell.rank.dense.DenseRanker`.
+    ``encoder`` is a folder or a name; it is opened when it is first needed, and searches its ``vectors`` in one of
+    the ways of :class:`~rankwell.rank.dense.DenseRanker`.
 
     >>> first = FirstStage(Index.open("index"), encoder="rankwell-mini", share=0.7)       # doctest: +SKIP
     >>> first.search([Query("q", "how do bees keep warm")], k=10)                         # doctest: +SKIP
@@ -48,11 +48,8 @@ class FirstStage:
     encoder: Encoder | None = None
     share: float = 0.0
     _: KW_ONLY
-    device: str | None = None
-    precision: Precision = "auto"
     vectors: VectorSearch = "auto"
-    trust_remote_code: bool = False
-    """Whether code that comes with the bi-encoder may run."""
+    computing: Computing = DEFAULT_COMPUTING
 
     def __post_init__(self) -> None:
         if self.share:
@@ -75,8 +72,7 @@ class FirstStage:
 
         if self.encoder is None:
             raise RankwellError("this first stage has no bi-encoder")
-        encoder = open_encoder(self.encoder, self.device, self.precision, trust_remote_code=self.trust_remote_code)
-        return DenseRanker(encoder, vectors=self.vectors)
+        return DenseRanker(open_encoder(self.encoder, self.computing), vectors=self.vectors)
 
     def prepare(self) -> list[Path]:
         """Compute the vectors that are missing; returns the folders that hold them."""
@@ -99,7 +95,7 @@ class FirstStage:
         write_json(folder / FIRST_STAGE, record)
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], *, device: str | None = None) -> Self:
+    def open(cls, folder: str | os.PathLike[str], computing: Computing = DEFAULT_COMPUTING) -> Self:
         """Open what :meth:`save` wrote."""
         folder = Path(folder)
         path = folder / FIRST_STAGE
@@ -115,7 +111,7 @@ class FirstStage:
             share, bm25 = float(record["share"]), BM25(**record["bm25"])
         except (KeyError, TypeError, ValueError):
             raise InputError(path, None, "not the record of a first stage") from None
-        return cls(Index.open(folder / index), bm25, _find(encoder, folder), share, device=device)
+        return cls(Index.open(folder / index), bm25, _find(encoder, folder), share, computing=computing)
 
     def describe(self) -> dict[str, Any]:
         """BM25's parameters and, if it has a bi-encoder, its share: for tables and manifests."""

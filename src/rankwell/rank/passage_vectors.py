@@ -24,7 +24,7 @@ from rankwell.core.shards import Shards, map_shards, recorded_size
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.models.devices import Precision
+from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.rankers import open_encoder
 from rankwell.rank.texts import is_writable
 from rankwell.rank.vector_search import has_kernel
@@ -136,12 +136,12 @@ class VectorsJob:
 
     store: Path
     encoder: str
-    device: str | None = None
-    precision: Precision = "auto"
+    computing: Computing = DEFAULT_COMPUTING
 
     def prepare(self) -> Shards:
         """See :class:`~rankwell.core.shards.Job`. Tokenises the documents, once for all workers."""
-        store, encoder = DocumentStore.open(self.store), open_encoder(self.encoder, "cpu", self.precision)
+        encoder = open_encoder(self.encoder, replace(self.computing, device="cpu"))
+        store = DocumentStore.open(self.store)
         shards = _shards(store, encoder)
         if shards.pending() and encoder.takes_tokens:
             StoredTokens.open(store, encoder.tokenizer)
@@ -149,7 +149,7 @@ class VectorsJob:
 
     def work(self, shards: Shards) -> None:
         """See :class:`~rankwell.core.shards.Job`."""
-        _compute(DocumentStore.open(self.store), open_encoder(self.encoder, self.device, self.precision), shards)
+        _compute(DocumentStore.open(self.store), open_encoder(self.encoder, self.computing), shards)
 
 
 def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards) -> None:

@@ -27,9 +27,9 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
 from rankwell.models.checkpoints.config import ConfigChanges
 from rankwell.models.checkpoints.names import DEFAULT, find_model, model_digest
-from rankwell.models.devices import Precision
+from rankwell.models.devices import Computing, ComputingOptions, Precision
 from rankwell.rank.cache import ScoreCache
-from rankwell.rank.engines.engine import ACTIVATIONS, Engine, LoadedModel, Logits, engine_options, load
+from rankwell.rank.engines.engine import ACTIVATIONS, Engine, LoadedModel, Logits, load
 from rankwell.rank.pairs import (
     PAIRS_AT_A_TIME,
     Pair,
@@ -60,17 +60,13 @@ WindowsChoice = Windows | Literal["default"] | None
 Key = TypeVar("Key")
 
 
-class RankerOptions(ConfigChanges, total=False):
+class RankerOptions(ConfigChanges, ComputingOptions, total=False):
     """The keywords of :class:`Ranker`."""
 
-    backend: str
-    device: str | None
-    precision: Precision | None
     windows: WindowsChoice
     max_length: int | None
     engine: Mapping[str, Any] | None
     cache: ScoreCache | None
-    trust_remote_code: bool
 
 
 class Ranker:
@@ -109,8 +105,8 @@ class Ranker:
             # A short sequence has no room for the longest query of the model and a document.
             query = {"max_query": max_length // 2} if max_length < 2 * Template().max_query else {}
             changes["template"] = {**query, **as_dict, "max_length": max_length}
-        options = {**engine_options(backend, device, precision), **(engine or {})}
-        options |= {"trust_remote_code": True} if trust_remote_code else {}
+        computing = Computing(device, precision, backend, trust_remote_code)
+        options = {**computing.engine_options(), **(engine or {})}
         loaded = load(folder, backend, changes, options)
         identity = ""
         if cache is not None:
@@ -129,9 +125,8 @@ class Ranker:
         self.cache, self.identity = cache, identity
         self.name = str(model)
         self._process = os.getpid()
-        given: dict[str, Any] = {"backend": backend, "device": device, "precision": precision, "windows": windows}
-        given |= {"engine": engine, "trust_remote_code": trust_remote_code}
-        self._made_of: tuple[Any, ...] | None = folder, {**given, **changes}, getattr(cache, "path", None)
+        given: dict[str, Any] = {**vars(computing), "windows": windows, "engine": engine, **changes}
+        self._made_of: tuple[Any, ...] | None = folder, given, getattr(cache, "path", None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By its folder: another process loads the model anew.

@@ -20,7 +20,7 @@ from rankwell.inputs.templates import Template, TruncationReport
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.devices import Precision
+from rankwell.models.devices import Computing
 from rankwell.rank.texts import Texts
 
 if TYPE_CHECKING:
@@ -110,17 +110,14 @@ def check_cross_encoder(folder: Path) -> None:
         )
 
 
-def open_encoder(
-    name: str | Path, device: str | None, precision: Precision | None = None, *, trust_remote_code: bool = False
-) -> BiEncoder:
-    """Open a bi-encoder; without a precision it chooses its own (``auto``)."""
+def open_encoder(name: str | Path, computing: Computing) -> BiEncoder:
+    """Open a bi-encoder."""
     try:
         from rankwell.models.bi_encoder import BiEncoder
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "torch", "models", "a bi-encoder") from None
-    return BiEncoder.from_pretrained(
-        name, device=device, precision=precision or "auto", trust_remote_code=trust_remote_code
-    )
+    precision, trusted = computing.precision or "auto", computing.trust_remote_code
+    return BiEncoder.from_pretrained(name, device=computing.device, precision=precision, trust_remote_code=trusted)
 
 
 def queries_by_id(run: Run, queries: Sequence[Query]) -> dict[str, Query]:

@@ -23,7 +23,7 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.sources import is_question, questions_digest, read_questions, resolve_documents
 from rankwell.inputs.windows import Windows, parse_windows
 from rankwell.models.checkpoints.names import DEFAULT, find_model, model_digest
-from rankwell.models.devices import Precision
+from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.fusion import Shares
 from rankwell.rank.ranker import Ranker, open_ranker
@@ -62,10 +62,9 @@ SearchWorkers = Callable[["SearchRequest", Index, Sequence[Query], "BiEncoder | 
 class SearchRequest:
     """What to search, and how; ``queries`` is a question or a file of queries (``-``: standard input).
 
-    ``hybrid`` is the share of the bi-encoder ``encoder``; without it BM25 searches alone. ``device``, ``precision`` and
-    ``vectors`` are the bi-encoder's. With 0 ``threads`` a search uses all cores of this machine, or one of each worker.
-    ``columns`` names the fields of the queries. ``ignore_identical_ids`` leaves out documents with a query's own id.
-    Code that comes with the bi-encoder runs only with ``trust_remote_code``.
+    ``hybrid`` is the share of the bi-encoder ``encoder``; without it BM25 searches alone. ``computing`` and ``vectors``
+    are the bi-encoder's. With 0 ``threads`` a search uses all cores of this machine, or one of each worker. ``columns``
+    names the fields of the queries. ``ignore_identical_ids`` leaves out documents with a query's own id.
     """
 
     index: Path
@@ -76,21 +75,15 @@ class SearchRequest:
     threads: int = 0
     hybrid: float | None = None
     encoder: str = DEFAULT
-    device: str | None = None
-    precision: Precision = "auto"
+    computing: Computing = DEFAULT_COMPUTING
     vectors: VectorSearch = "auto"
     columns: Columns | None = None
     ignore_identical_ids: bool = False
-    trust_remote_code: bool = False
 
     def check(self) -> None:
         """Raise for a wrong share before anything is read."""
         if self.hybrid is not None:
             Shares.hybrid(self.hybrid)
-
-    def open_encoder(self, device: str | None) -> BiEncoder:
-        """The bi-encoder on a device."""
-        return open_encoder(self.encoder, device, self.precision)
 
     def execute(self, workers: SearchWorkers | None = None, *, name: str | None = None) -> RunResult:
         """Search. By default the run is called BM25, hybrid or dense.
@@ -114,21 +107,13 @@ class SearchRequest:
 
     def open(self, for_workers: bool = False) -> System:
         """Open what is searched; its bi-encoder is on the CPU if workers have the GPUs."""
-        device, precision = self.device, self.precision
+        computing = self.computing
         if for_workers:
             # Workers with GPUs compute exact vectors, whatever this machine would choose.
-            exact = device not in (None, "cpu") and precision == "auto"
-            device, precision = "cpu", "fp32" if exact else precision
-        return open_searchable(
-            self.index,
-            bm25=self.bm25,
-            hybrid=self.hybrid,
-            encoder=self.encoder,
-            device=device,
-            precision=precision,
-            vectors=self.vectors,
-            trust_remote_code=self.trust_remote_code,
-        )
+            exact = computing.device not in (None, "cpu") and computing.precision == "auto"
+            computing = replace(computing, device="cpu", precision="fp32" if exact else computing.precision)
+        how: dict[str, Any] = {"bm25": self.bm25, "hybrid": self.hybrid, "encoder": self.encoder}
+        return open_searchable(self.index, computing, **how, vectors=self.vectors)
 
     def _manifest(self, system: System) -> Manifest:
         config: dict[str, Any] = {"k": self.k}
@@ -162,9 +147,7 @@ class RerankRequest:
     depth: int = DEPTH
     docids: tuple[str, ...] = ()
     types: Path | None = None
-    backend: str = "torch"
-    device: str | None = None
-    precision: Precision = "auto"
+    computing: Computing = DEFAULT_COMPUTING
     changes: Mapping[str, Any] = field(default_factory=dict)
     windows: str | None = None
     stride: int | None = None
@@ -177,8 +160,6 @@ class RerankRequest:
     encoder: str | None = None
     columns: Columns | None = None
     """The fields of the collection, if it is a file."""
-    trust_remote_code: bool = False
-    """Whether code that comes with the models may run."""
 
     @property
     def shares(self) -> Shares | None:
@@ -187,8 +168,8 @@ class RerankRequest:
 
     def check(self, **more: object) -> None:
         """Raise for wrong options before anything is read; ``more`` are other options the ranker's kind must take."""
-        if self.device is not None and self.backend != "torch":
-            raise RankwellError(f"--device needs --backend torch, not {self.backend}")
+        if self.computing.device is not None and self.computing.backend != "torch":
+            raise RankwellError(f"--device needs --backend torch, not {self.computing.backend}")
         if self.docids and self.run is not None:
             raise RankwellError("docids go with a question, not with a run")
         self.shares  # noqa: B018  (raises)
@@ -230,15 +211,8 @@ class RerankRequest:
 
     def open_ranker(self, device: str | None, cache: ScoreCache | None = None) -> AnyRanker:
         """The model on a device, with this request's windows."""
-        ranker = open_ranker(
-            self.model,
-            backend=self.backend,
-            device=device,
-            precision=self.precision,
-            cache=cache,
-            trust_remote_code=self.trust_remote_code,
-            **self.changes,
-        )
+        computing = replace(self.computing, device=device)
+        ranker = open_ranker(self.model, cache=cache, **vars(computing), **self.changes)
         ranker.windows = self._windows(ranker.windows)
         if self.types and not ranker.takes_types:
             raise RankwellError(f"{self.model}: its template has no place for types; add --set template=typed")
@@ -246,9 +220,11 @@ class RerankRequest:
 
     def resolved(self, ranker: AnyRanker) -> RerankRequest:
         """The same request with the precision that ``auto`` means here, for workers that must all compute alike."""
-        if self.precision != "auto" or self.backend != "torch" or self.device not in (None, "cpu"):
+        computing = self.computing
+        on_cpu = computing.backend == "torch" and computing.device in (None, "cpu")
+        if computing.precision != "auto" or not on_cpu or not isinstance(ranker, Ranker):
             return self
-        return replace(self, precision=ranker.engine.precision) if isinstance(ranker, Ranker) else self  # type: ignore[arg-type]
+        return replace(self, computing=replace(computing, precision=ranker.engine.precision))  # type: ignore[arg-type]
 
     def caches_tokens(self, texts: Texts, candidates: Run) -> bool:
         """Whether to tokenise all documents and store the tokens."""
@@ -261,16 +237,15 @@ class RerankRequest:
         run, queries = self._read()
         candidates = run.head(self.depth)
         cache = ScoreCache(self.cache) if self.cache else None
-        device = "cpu" if workers is not None and self.backend == "torch" else self.device
+        computing = self.computing
+        device = "cpu" if workers is not None and computing.backend == "torch" else computing.device
         ranker = self.open_ranker(device, cache)
         request = self if workers is None else self.resolved(ranker)
         dense = None
         if self.blend is not None:
             from rankwell.rank.dense import DenseRanker  # needs torch
 
-            trust = self.trust_remote_code
-            encoder = open_encoder(self.encoder or DEFAULT, device, request.precision, trust_remote_code=trust)
-            dense = DenseRanker(encoder)
+            dense = DenseRanker(open_encoder(self.encoder or DEFAULT, replace(request.computing, device=device)))
         texts = open_texts(self.collection, candidates, self.columns)
         if self.caches_tokens(texts, candidates):
             ranker.store_tokens(texts)
@@ -298,8 +273,8 @@ class RerankRequest:
     def _manifest(self, ranker: AnyRanker, data: dict[str, Any]) -> Manifest:
         config = {
             "depth": self.depth,
-            "backend": self.backend,
-            "device": self.device,
+            "backend": self.computing.backend,
+            "device": self.computing.device,
             "precision": ranker.engine.precision if isinstance(ranker, Ranker) else None,
             "attention": self.changes.get("attention"),
             "template": asdict(ranker.template) if ranker.template else None,

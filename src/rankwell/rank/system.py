@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from rankwell.core.manifest import Manifest, check_seal, file_digest, read_objec
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.models.checkpoints.names import DEFAULT, find_model
-from rankwell.models.devices import Precision
+from rankwell.models.devices import DEFAULT_COMPUTING, Computing, ComputingOptions
 from rankwell.rank.answers import Answer, read_answers
 from rankwell.rank.first_stage import FIRST_STAGE, FirstStage
 from rankwell.rank.fusion import Shares, fuse_reranked
@@ -74,11 +74,11 @@ class System:
         ranker: str | Path | None = None,
         depth: int = DEPTH,
         shares: Shares | None = None,
-        precision: Precision = "auto",
+        computing: Computing | None = None,
     ):
         """Combine parts that lie anywhere; :meth:`save` puts them into one folder.
 
-        The re-ranker is opened on the first stage's device, and in ``precision``.
+        ``computing`` is the re-ranker's; by default that of the first stage.
         """
         if depth < 1:
             raise RankwellError(f"a system re-ranks {depth} documents; expected 1 or more")
@@ -87,7 +87,7 @@ class System:
         if shares is not None and shares.similarity and first_stage.encoder is None:
             raise RankwellError(f"the shares are {shares}, but the system has no bi-encoder")
         self.first_stage, self.ranker, self.depth, self.shares = first_stage, ranker, depth, shares
-        self.precision = precision
+        self.computing = first_stage.computing if computing is None else computing
         self.folder: Path | None = None
         self.card: Mapping[str, Any] = {}
         self.manifest: Mapping[str, Any] = {}
@@ -117,17 +117,16 @@ class System:
                 (temporary / name).write_bytes(data)
             write_table(temporary, [FIRST_STAGE, *written])
             self._describe_in(temporary, self.card if card is None else card)
-        return System.open(folder, device=self.device, precision=self.precision)
+        return System.open(folder, **vars(self.computing))
 
     @classmethod
-    def open(
-        cls, folder: str | os.PathLike[str], *, device: str | None = None, precision: Precision = "auto"
-    ) -> System:
+    def open(cls, folder: str | os.PathLike[str], **options: Unpack[ComputingOptions]) -> System:
         """Open a system. Missing and truncated parts are reported now; :meth:`check` also finds changed ones.
 
-        ``precision`` is the re-ranker's; the bi-encoder's is that of the stored vectors.
+        ``options`` are ``device`` and ``precision``, which is the re-ranker's; the bi-encoder's is that of the stored
+        vectors.
         """
-        folder = Path(folder)
+        folder, computing = Path(folder), Computing(**options)
         record = _read(folder)
         for name, part in record["parts"].items():
             _check_size(folder, name, part)
@@ -140,8 +139,8 @@ class System:
         except TypeError:
             raise InputError(folder / SYSTEM, None, "not the description of a system (its shares)") from None
         ranker = None if record["ranker"] is None else folder / RANKER
-        first = FirstStage.open(folder, device=device)
-        system = cls(first, ranker=ranker, depth=record["depth"], shares=shares, precision=precision)
+        first = FirstStage.open(folder, replace(computing, precision="auto"))
+        system = cls(first, ranker=ranker, depth=record["depth"], shares=shares, computing=computing)
         system.folder, system.card, system.manifest = folder, record["card"], record.get("manifest", {})
         return system
 
@@ -156,41 +155,29 @@ class System:
         ranker: str | Path | None = None,
         shares: Shares | None = None,
         depth: int = DEPTH,
-        device: str | None = None,
-        precision: Precision = "auto",
         vectors: VectorSearch = "auto",
-        trust_remote_code: bool = False,
+        **options: Unpack[ComputingOptions],
     ) -> System:
-        """An index, or its folder, as a system; ``hybrid`` is the share of the bi-encoder ``encoder`` in the search."""
-        needed = hybrid or (shares is not None and shares.similarity)
-        first = FirstStage(
-            index if isinstance(index, Index) else Index.open(index),
-            bm25,
-            encoder if needed else None,
-            hybrid or 0.0,
-            device=device,
-            precision=precision,
-            vectors=vectors,
-            trust_remote_code=trust_remote_code,
-        )
-        return cls(first, ranker=ranker, depth=depth, shares=shares, precision=precision)
+        """An index, or its folder, as a system; ``hybrid`` is the share of the bi-encoder ``encoder`` in the search.
+
+        ``options`` are ``device``, ``precision`` and ``trust_remote_code``.
+        """
+        opened = index if isinstance(index, Index) else Index.open(index)
+        needed = encoder if hybrid or (shares is not None and shares.similarity) else None
+        first = FirstStage(opened, bm25, needed, hybrid or 0.0, vectors=vectors, computing=Computing(**options))
+        return cls(first, ranker=ranker, depth=depth, shares=shares)
 
     @property
     def index(self) -> Index:
         """The index, with the documents' texts."""
         return self.first_stage.index
 
-    @property
-    def device(self) -> str | None:
-        """Where models compute; ``None``: on a GPU if there is one."""
-        return self.first_stage.device
-
     @cached_property
     def reranker(self) -> AnyRanker:
         """The re-ranker, loaded when it is first needed."""
         if self.ranker is None:
             raise RankwellError("this system has no re-ranker")
-        return open_ranker(self.ranker, device=self.device, precision=self.precision)
+        return open_ranker(self.ranker, **vars(self.computing))
 
     @overload
     def search(self, queries: str, k: int | None = None, *, threads: int = 0) -> list[Answer]: ...
@@ -299,16 +286,14 @@ class System:
         return f"System({place}{len(self):,} documents: {self.describe()})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(System.open, device=self.device, precision=self.precision), (self._saved(),)
+        return partial(System.open, **vars(self.computing)), (self._saved(),)
 
 
-def open_searchable(
-    folder: str | os.PathLike[str], *, device: str | None = None, precision: Precision = "auto", **options: Any
-) -> System:
+def open_searchable(folder: str | os.PathLike[str], computing: Computing = DEFAULT_COMPUTING, **options: Any) -> System:
     """Open a system, or an index with the options of :meth:`System.of_index`, which a system has settled."""
     if is_system(folder):
-        return System.open(folder, device=device, precision=precision)
-    return System.of_index(folder, device=device, precision=precision, **options)
+        return System.open(folder, **vars(computing))
+    return System.of_index(folder, **vars(computing), **options)
 
 
 def type_for(query: Query, ranker: AnyRanker) -> str | None:

@@ -16,8 +16,10 @@ from rankwell.core.shards import do
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.models.devices import Precision
 from rankwell.rank.dense import DenseRanker, search_hybrid
 from rankwell.rank.passage_vectors import PassageVectors, VectorsJob
+from rankwell.rank.rankers import open_encoder
 from rankwell.rank.requests import SearchRequest
 from rankwell.rank.texts import stores_of
 from rankwell.retrieve.index import Index
@@ -30,7 +32,7 @@ class HybridShard(Shard):
 
     def __init__(self, folders: Sequence[Path], request: SearchRequest):
         super().__init__(folders)
-        self.encoder = request.open_encoder(request.device or "cpu")
+        self.encoder = open_encoder(request.encoder, request.computing)
         self.dense = DenseRanker(self.encoder, vectors=request.vectors)
 
     def encode(self, texts: list[str]) -> Vectors:
@@ -68,20 +70,20 @@ def search_hybrid_on(
     assert share is not None
     assert encoder is not None
     # All workers compute the vectors that ``encoder`` names, whatever each would choose on its own machine.
-    precision = "int8" if encoder.precision == "int8" else request.precision
-    device = request.device or "cpu"
+    precision: Precision | None = "int8" if encoder.precision == "int8" else request.computing.precision
+    computing = replace(request.computing, device=request.computing.device or "cpu", precision=precision)
     # Likewise, a worker with few of the documents searches as one process with all of them would.
-    compressed = DenseRanker(encoder, vectors=request.vectors).compresses(len(index)) and device == "cpu"
+    compressed = DenseRanker(encoder, vectors=request.vectors).compresses(len(index)) and computing.device == "cpu"
     request = replace(
         request,
         encoder=for_workers(request.encoder),
-        precision=precision,
+        computing=computing,
         vectors="compressed" if compressed else "exact",
     )
     with cluster.connected():
         for store in stores_of(index):
             if not PassageVectors.is_complete(store, encoder):
-                job = VectorsJob(store.folder.absolute(), request.encoder, device, precision)
+                job = VectorsJob(store.folder.absolute(), request.encoder, computing)
                 do(job, cluster, description="computing vectors")
         held = ShardedIndex.on(
             cluster,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -83,13 +83,14 @@ class RerankJob:
         map_shards(parts, write, description="splitting the run")
         if request.caches_tokens(texts, candidates):
             make_tokens(texts, Tokenizer.open(find_model(request.model)), stems=self._markers())
-        reading = ("backend", "device", "precision", "changes", "windows", "stride", "aggregate")
+        reading = ("changes", "windows", "stride", "aggregate")
         config = {
             **data,
             "queries": file_digest(request.queries),
             "types": file_digest(request.types) if request.types else None,
             "model": model_digest(find_model(request.model)),
             **{name: getattr(request, name) for name in reading},
+            "computing": asdict(request.computing),
         }
         return Shards(self.folder / "scores", len(groups), self.groups, config, ".run")
 
@@ -100,7 +101,8 @@ class RerankJob:
             return
         request = self.request
         # A worker computes on the CPU unless the request names a GPU.
-        ranker = request.open_ranker(request.device or ("cpu" if request.backend == "torch" else None))
+        device = request.computing.device or ("cpu" if request.computing.backend == "torch" else None)
+        ranker = request.open_ranker(device)
         parts, (_, queries) = self._candidates(shards), self._input
         store = self._stored_texts(shards.config["texts"])
         source = store if store.exists() else request.collection

@@ -28,8 +28,8 @@ from rankwell.inputs.stored import TokenSource
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model, published_name
-from rankwell.models.devices import Precision
-from rankwell.rank.engines.engine import engine_options, load
+from rankwell.models.devices import Computing
+from rankwell.rank.engines.engine import load
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.system import DEPTH, System
@@ -37,6 +37,7 @@ from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 from rankwell.serve.describe import example_queries
 
+EXACT = Computing(precision=None)
 NO_MODEL = "no re-ranker is served: results come from {searchers}; add one with --model"
 QID = "query"
 """The id of a request's query in the runs that are fused."""
@@ -46,27 +47,22 @@ WARM_UP = "how do bees keep warm in winter"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where index and models are; ``options`` are those of the backend's engine."""
+    """Where index and models are, and how they compute; ``engine`` are further options of the backend's engine."""
 
     index: Path | None = None
     """An index, or a system if ``is_system``."""
     models: tuple[str, ...] = ()
-    backend: str = "torch"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    computing: Computing = EXACT
+    engine: Mapping[str, Any] = field(default_factory=dict)
     search: Mapping[str, Any] = field(default_factory=dict)
-    """Options of :meth:`System.of_index` or, if ``is_system``, of :meth:`System.open`."""
+    """Options of :meth:`System.of_index`."""
     is_system: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other names of models: clients that send a fixed name can use them."""
 
-    @classmethod
-    def of_system(cls, folder: Path, device: str | None, precision: Precision) -> Sources:
-        """A system folder, in which the re-ranker is looked for whenever it is opened."""
-        return cls(folder, search={"device": device, "precision": precision}, is_system=True)
-
     def open_system(self) -> System | None:
         """Open what is searched, if anything is."""
-        search = dict(self.search)
+        search = self.search
         if search.get("shares") is not None and (self.index is None or not self.models):
             raise RankwellError("fusing the scores of BM25 and a model needs an index and a model")
         if search.get("hybrid") is not None and self.index is None:
@@ -74,8 +70,9 @@ class Sources:
         if self.index is None:
             return None
         if self.is_system:
-            return System.open(self.index, **search)
-        return System.of_index(self.index, ranker=self.models[0] if self.models else None, **search)
+            return System.open(self.index, **vars(self.computing))
+        ranker = self.models[0] if self.models else None
+        return System.of_index(self.index, ranker=ranker, **search, **vars(self.computing))
 
 
 def default_models(index: Path | None, backend: str) -> tuple[str, ...]:
@@ -295,7 +292,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         raise RankwellError("nothing to serve: give an index, a model, or both")
     system = sources.open_system()
     if sources.is_system and system is not None and system.ranker is not None:
-        sources = replace(sources, models=(str(system.ranker),), options=engine_options("torch", **sources.search))
+        sources = replace(sources, models=(str(system.ranker),))
     models: dict[str, Model] = {}
     for source in sources.models:
         model = open_model(source, sources)
@@ -324,8 +321,8 @@ def open_state(sources: Sources, generation: int = 1) -> State:
 
 def open_model(source: str, sources: Sources) -> Model:
     """Open a model, check it and run it once."""
-    folder = find_model(source, code=bool(sources.options.get("trust_remote_code")))
-    loaded = load(folder, sources.backend, {}, sources.options)
+    folder = find_model(source, code=sources.computing.trust_remote_code)
+    loaded = load(folder, sources.computing.backend, {}, {**sources.computing.engine_options(), **sources.engine})
     config = loaded.config
     ranker = Ranker.from_loaded(loaded)
     try:
@@ -337,7 +334,7 @@ def open_model(source: str, sources: Sources) -> Model:
     encoder = checkpoint.encoder_config() if checkpoint is not None and checkpoint.is_own else None
     layers, heads = (encoder.num_hidden_layers, encoder.num_attention_heads) if encoder else (None, None)
     name = published_name(folder) or source
-    model = Model(name, folder, sources.backend, config, ranker, layers, heads)
+    model = Model(name, folder, sources.computing.backend, config, ranker, layers, heads)
     logits = ranker.engine.logits(model.lay_out(WARM_UP, ranker.reader.encode([WARM_UP])).sequences)
     if not np.isfinite(logits).all():
         raise RankwellError(f"{source}: the model's scores are not finite")

@@ -23,6 +23,7 @@ from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
+from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
@@ -113,7 +114,7 @@ def current_first_stage(work: Work) -> FirstStage:
     learned = next((done.result.first_stage for done in reversed(work.done) if done.result.first_stage), None)
     if learned is None:
         return first_stage_of(work.recipe.first_stage, work.data.index, work.device)
-    return FirstStage.open(learned, device=work.device)
+    return FirstStage.open(learned, Computing(work.device))
 
 
 def find_encoder(work: Work, stage: RecipeStage[Any], name: str) -> Path | None:
@@ -135,7 +136,7 @@ def find_encoder(work: Work, stage: RecipeStage[Any], name: str) -> Path | None:
 
 def search_learned(folder: Path, split: Split, depth: int, device: str | None = None) -> Run:
     """Search with the first stage that a stage left in ``folder``."""
-    first_stage = FirstStage.open(folder, device=device)
+    first_stage = FirstStage.open(folder, Computing(device))
     run = first_stage.search(split.queries, depth, threads=os.cpu_count() or 1)
     if not run:
         raise RankwellError(f"{first_stage.index.folder} has no document for any query of the split {split.name!r}")

@@ -12,6 +12,7 @@ import pytest
 
 from rankwell.core.errors import Notice
 from rankwell.corpus.records import Document
+from rankwell.models.devices import Computing
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.engines import agreement
 from rankwell.rank.first_stage import FirstStage
@@ -80,13 +81,13 @@ def test_a_cache_folder_that_cannot_be_used_is_done_without(tiny_checkpoint: Pat
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
 def test_re_ranking_uses_it_and_says_so(tiny_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "collection.tsv").write_text("d1\tThe cluster shivers.\nd2\tTea and bread.\n")
-    request = RerankRequest(
-        None, "how do bees keep warm", str(tmp_path / "collection.tsv"), str(tiny_checkpoint), device="cpu"
-    )
+    texts, on_cpu = str(tmp_path / "collection.tsv"), Computing("cpu")
+    request = RerankRequest(None, "how do bees keep warm", texts, str(tiny_checkpoint), computing=on_cpu)
     result = request.execute()
     assert "scores in int8 (exact: --precision fp32)" in result.report
-    assert result.manifest.config["precision"] == request.resolved(request.open_ranker("cpu")).precision == "int8"
-    exact = replace(request, precision="fp32")
+    resolved = request.resolved(request.open_ranker("cpu")).computing
+    assert result.manifest.config["precision"] == resolved.precision == "int8"
+    exact = replace(request, computing=Computing("cpu", "fp32"))
     assert exact.resolved(exact.open_ranker("cpu")) is exact
     assert "exact" not in exact.execute().report
 
@@ -94,9 +95,9 @@ def test_re_ranking_uses_it_and_says_so(tiny_checkpoint: Path, tmp_path: Path) -
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
 def test_a_system_uses_it_unless_told_otherwise(tiny_checkpoint: Path, tmp_path: Path) -> None:
     documents = [Document("d1", "The cluster shivers."), Document("d2", "Tea and bread.")]
-    first = FirstStage(Index.build(documents, tmp_path / "index"), device="cpu")
+    first = FirstStage(Index.build(documents, tmp_path / "index"), computing=Computing("cpu"))
     system = System(first, ranker=tiny_checkpoint).save(tmp_path / "system")
     for opened, precision in ((system, "int8"), (System.open(system.folder, device="cpu", precision="fp32"), "fp32")):
         assert isinstance(opened.reranker, Ranker)
         assert opened.reranker.engine.precision == precision
-        assert pickle.loads(pickle.dumps(opened)).precision == opened.precision  # noqa: S301
+        assert pickle.loads(pickle.dumps(opened)).computing == opened.computing  # noqa: S301

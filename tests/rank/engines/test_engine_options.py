@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwell.models.devices import is_fast_in_bf16
-from rankwell.rank.engines.engine import engine_options
+from rankwell.models.devices import Computing, is_fast_in_bf16
 
 torch = pytest.importorskip("torch")
 XEON = "processor\t: 0\nflags\t\t: fpu avx512_bf16 amx_bf16 avx512_fp16 amx_tile\n\nprocessor\t: 1\n"
@@ -35,15 +34,15 @@ def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 def test_only_a_processor_with_amx_is_known_to_be_fast(text: str, fast: bool, processor: Callable[[str], Path]) -> None:
     assert is_fast_in_bf16(processor(text)) is fast
     expected = "bf16" if fast else "fp32"
-    assert engine_options("torch") == {"dtype": expected}
-    assert engine_options("torch", "cpu") == {"device": "cpu", "dtype": expected}
+    assert Computing().engine_options() == {"dtype": expected}
+    assert Computing("cpu").engine_options() == {"device": "cpu", "dtype": expected}
 
 
 def test_a_model_that_ranks_alike_is_computed_in_int8_where_that_is_fast(processor: Callable[[str], Path]) -> None:
     processor(NEOVERSE)
-    assert engine_options("torch", "cpu") == {"device": "cpu", "dtype": "auto"}
-    assert engine_options("torch", "cpu", None) == {"device": "cpu"}  # exact
-    assert engine_options("torch", "cpu", "fp32") == {"device": "cpu", "dtype": "fp32"}
+    assert Computing("cpu").engine_options() == {"device": "cpu", "dtype": "auto"}
+    assert Computing("cpu", None).engine_options() == {"device": "cpu"}  # exact
+    assert Computing("cpu", "fp32").engine_options() == {"device": "cpu", "dtype": "fp32"}
 
 
 def test_a_processor_that_cannot_be_looked_up_computes_exactly(tmp_path: Path) -> None:
@@ -52,22 +51,22 @@ def test_a_processor_that_cannot_be_looked_up_computes_exactly(tmp_path: Path) -
 
 def test_what_is_asked_for_is_used_whatever_the_processor(processor: Callable[[str], Path]) -> None:
     processor(XEON)
-    assert engine_options("torch", None, "fp32") == {"dtype": "fp32"}
+    assert Computing(None, "fp32").engine_options() == {"dtype": "fp32"}
     processor(ZEN)
-    assert engine_options("torch", None, "bf16") == {"dtype": "bf16"}
+    assert Computing(None, "bf16").engine_options() == {"dtype": "bf16"}
 
 
 def test_a_gpu_is_left_to_its_engine(processor: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     processor(ZEN)
-    assert engine_options("torch", "cuda:1") == {"device": "cuda:1"}
-    assert engine_options("torch", "cuda:1", "fp32") == {"device": "cuda:1", "dtype": "fp32"}
+    assert Computing("cuda:1").engine_options() == {"device": "cuda:1"}
+    assert Computing("cuda:1", "fp32").engine_options() == {"device": "cuda:1", "dtype": "fp32"}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert engine_options("torch") == {}
-    assert engine_options("torch", "cpu") == {"device": "cpu", "dtype": "fp32"}
+    assert Computing().engine_options() == {}
+    assert Computing("cpu").engine_options() == {"device": "cpu", "dtype": "fp32"}
 
 
 def test_what_is_not_said_is_left_to_the_engine(processor: Callable[[str], Path]) -> None:
     processor(XEON)
-    assert engine_options("torch", None, None) == {}
-    assert engine_options("onnx", None, None) == {}
-    assert engine_options("torch", "cpu", None) == {"device": "cpu"}
+    assert Computing(None, None).engine_options() == {}
+    assert Computing(None, None, backend="onnx").engine_options() == {}
+    assert Computing("cpu", None).engine_options() == {"device": "cpu"}

@@ -22,7 +22,6 @@ from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.registry import Registry
 from rankwell.inputs.batching import Sequences
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.devices import Precision, device_named, is_fast_in_bf16, is_fast_in_int8
 
 if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
     from rankwell.inputs.tokenizer import Tokenizer
@@ -112,31 +111,6 @@ def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: 
     folder = find_model(folder)
     check_cross_encoder(folder)
     return BACKENDS[backend](folder, changes, options)
-
-
-def engine_options(backend: str, device: str | None = None, precision: Precision | None = "auto") -> dict[str, Any]:
-    """A backend's engine options for a device and a precision, as JSON holds them.
-
-    ``auto`` is bf16 on a GPU and on a CPU that is fast in bf16. On one that is fast in int8 it stays ``auto``: int8 for
-    models that rank alike in it (:mod:`rankwell.rank.engines.agreement`). Else it is fp32. ``None`` leaves the choice
-    to the engine: bf16 on a GPU only.
-    """
-    options: dict[str, Any] = {"device": device} if device else {}
-    if precision is None:
-        return options
-    if backend != "torch":
-        if precision != "auto":
-            raise RankwellError(f"--precision is for the backend torch; rankwell export sets that of {backend}")
-        return options
-    try:
-        on_cpu = device_named(device).type == "cpu"
-    except ImportError:
-        raise MissingExtraError("torch", "models", "scoring with the torch backend") from None
-    if precision == "auto":
-        if not on_cpu:
-            return options  # the engine's default
-        precision = "bf16" if is_fast_in_bf16() else "auto" if is_fast_in_int8() else "fp32"
-    return {**options, "dtype": precision}
 
 
 def relevance(logits: Logits) -> Scores:

@@ -25,6 +25,7 @@ from rankwell.corpus.query_types import TYPE_SOURCES, rule_types
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.checkpoints.names import model_digest
+from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import INDEX_VERSION, Index
@@ -254,7 +255,8 @@ def _find(options: FirstStageOptions, index: Index, queries: Sequence[Query], de
 def first_stage_of(options: FirstStageOptions, index: Index, device: str | None = None) -> FirstStage:
     """The first stage that a recipe describes."""
     encoder = None if options.hybrid is None else options.encoder
-    return FirstStage(index, BM25(options.k1, options.b, options.k2), encoder, options.hybrid or 0.0, device=device)
+    bm25, computing = BM25(options.k1, options.b, options.k2), Computing(device)
+    return FirstStage(index, bm25, encoder, options.hybrid or 0.0, computing=computing)
 
 
 def _mined(mined: Run, options: FirstStageOptions, index: Index, queries: Sequence[Query], device: str | None) -> Run:

@@ -26,6 +26,7 @@ from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import compare
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import Interval, mean_interval
+from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.system import System
@@ -277,9 +278,8 @@ def _read(task: FitTask, step: Step, key: str, folder: Path) -> Rung:
         record: dict[str, Any] = read_object(folder / RECORD)
         ranker = None if record["ranker"] is None else Path(os.path.normpath(folder / record["ranker"]))
         shares = None if record["shares"] is None else Shares(**record["shares"])
-        system = System(
-            FirstStage.open(folder, device=task.device), ranker=ranker, depth=record["depth"], shares=shares
-        )
+        first = FirstStage.open(folder, Computing(task.device))
+        system = System(first, ranker=ranker, depth=record["depth"], shares=shares)
         runs = {
             name: read_run(path) if (path := folder / f"{name}.run.gz").exists() else None
             for name in ("choose", "report")

@@ -22,7 +22,7 @@ from rankwell.corpus.formats import write_documents, write_qrels, write_queries
 from rankwell.corpus.records import Document, Qrels, Query
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.devices import Precision, chosen_device
+from rankwell.models.devices import Computing, chosen_device
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.index import Index
@@ -198,7 +198,7 @@ class Rates:
     @classmethod
     def measure(cls, index: Index, parts: Parts, encoder: str, device: str | None) -> Rates:
         """Encode some of the documents and queries."""
-        opened = open_encoder(encoder, device)
+        opened = open_encoder(encoder, Computing(device))
         texts, queries = _texts(index, parts)
         step = AT_A_TIME["cuda" if opened.device.type == "cuda" else "cpu"]
         return cls(_rate(opened.encode_documents, texts, step), _rate(opened.encode_queries, queries, step))
@@ -207,14 +207,14 @@ class Rates:
 def measure_pairs(index: Index, parts: Parts, start: str, device: str | None) -> float:
     """Pairs of query and document a second that a model reads joined, in the precision of training."""
     cuda = chosen_device(device).type == "cuda"
-    precision: Precision = "auto" if cuda else "fp32"
+    computing = Computing(device, "auto" if cuda else "fp32")
     step = AT_A_TIME["cuda" if cuda else "cpu"]
     texts, queries = _texts(index, parts)
     pairs = [(queries[place % len(queries)], text) for place, text in enumerate(texts)]
     if describe(find_model(start)).has_vectors:
-        encoder = open_encoder(start, device, precision)
+        encoder = open_encoder(start, computing)
         return _rate(encoder.encode_documents, [f"{query} {text}" for query, text in pairs], step)
-    ranker = Ranker.from_pretrained(start, device=device, precision=precision)
+    ranker = Ranker.from_pretrained(start, **vars(computing))
     return _rate(lambda some: ranker.predict(some), pairs, step)
 
 

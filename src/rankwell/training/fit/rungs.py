@@ -21,6 +21,7 @@ from rankwell.evaluation.compare import Contrast
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
+from rankwell.models.devices import Computing
 from rankwell.rank.dense import search_both
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
@@ -192,7 +193,7 @@ def searched(task: FitTask, system: System, stages: Mapping[str, Any] | None = N
 
 def bm25(task: FitTask) -> Rung:
     """The lowest rung."""
-    return searched(task, System(FirstStage(task.index, device=task.device)))
+    return searched(task, System(FirstStage(task.index, computing=Computing(task.device))))
 
 
 def _tune_bm25(task: FitTask, below: Rung) -> Rung:
@@ -212,7 +213,7 @@ def _tune_bm25(task: FitTask, below: Rung) -> Rung:
     def search(setting: BM25, queries: Sequence[Query]) -> Run:
         return task.index.search(queries, setting, k=K, threads=task.threads)
 
-    system = System(FirstStage(task.index, tuned.best, device=task.device))
+    system = System(FirstStage(task.index, tuned.best, computing=Computing(task.device)))
     return Rung(system, _held_out(tuned, search, task.parts.choose.queries), {})
 
 
@@ -227,7 +228,7 @@ def _held_out(tuned: Tuned[BM25], search: Callable[[BM25, Sequence[Query]], Run]
 
 def _hybrid(task: FitTask, below: Rung) -> Rung:
     lower = below.system.first_stage
-    first = FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE, device=task.device)
+    first = FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE, computing=Computing(task.device))
     for store in stores_of(task.index):
         first.dense.vectors(store)
     part = task.parts.tune
@@ -263,7 +264,9 @@ def _learned(kind: str) -> Callable[[FitTask, Rung], Rung]:
         learned = trained.work.done[-1].result.first_stage
         assert learned is not None  # such stages leave one
         # The stage tuned its share, too, but on fewer queries.
-        first = FirstStage(task.index, lower.bm25, FirstStage.open(learned).encoder, 1.0, device=task.device)
+        first = FirstStage(
+            task.index, lower.bm25, FirstStage.open(learned).encoder, 1.0, computing=Computing(task.device)
+        )
         runs = search_both(task.index, first.dense, task.parts.choose.queries, lower.bm25, threads=task.threads)
         tuned = _tune_share(task, runs, task.parts.choose)
         system = System(replace(first, share=tuned.best.similarity))

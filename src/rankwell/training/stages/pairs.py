@@ -18,6 +18,7 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measures
 from rankwell.inputs.stored import TokenSource
 from rankwell.models.bi_encoder import Vectors
+from rankwell.models.devices import Computing
 from rankwell.rank.dense import tune_hybrid
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.tuning import share_grid
@@ -142,7 +143,7 @@ def tune_encoder(
     """Tune BM25 and the bi-encoder's share beside it; writes ``first-stage.json`` and returns the figures."""
     index = current_first_stage(work).index
     bm25 = tune_index(work, index, queries, options.measure, options)
-    dense = FirstStage(index, encoder=encoder, share=1.0, device=work.device).dense
+    dense = FirstStage(index, encoder=encoder, share=1.0, computing=Computing(work.device)).dense
     qrels = Qrels({query.qid: work.data.train.qrels[query.qid] for query in queries})
     measure = str(measure_of(work.recipe, options.measure))
     tuned = tune_hybrid(
