@@ -46,7 +46,7 @@ from rankwell.serve.requests import (
     within,
 )
 from rankwell.serve.service import Service
-from rankwell.serve.tracing import Tracing
+from rankwell.serve.tracing import trace
 
 PAGE = Path(__file__).parent / "page"
 Shape = TypeVar("Shape", bound=BaseModel)
@@ -60,12 +60,13 @@ def create_app(
     origins: tuple[str, ...] = (),
     hosts: Hosts | None = None,
     page: Path | None = PAGE,
-    tracing: Tracing | None = None,
+    tracing: Any | None = None,
 ) -> FastAPI:
     """The application of a service.
 
     ``origins`` are the pages of other hosts that may use it (CORS), by default none; ``hosts`` are the host names it
-    answers to, by default any. With ``tracing``, requests are traced.
+    answers to, by default any. ``tracing`` is the tracer provider of OpenTelemetry that
+    gets the spans of requests, if any.
     """
 
     @asynccontextmanager
@@ -74,7 +75,7 @@ def create_app(
         yield
         await asyncio.to_thread(service.stop)
         if tracing is not None:
-            await asyncio.to_thread(tracing.stop)
+            await asyncio.to_thread(tracing.shutdown)
 
     app = FastAPI(
         title="rankwell",
@@ -257,7 +258,6 @@ def create_app(
         hosts=hosts,
         metrics=service.metrics,
         open_paths=files | {"/"},
-        tracing=tracing,
     )
     if origins:  # outermost: preflight requests bring no key, and pages must be able to read errors
         app.add_middleware(
@@ -267,6 +267,8 @@ def create_app(
             allow_headers=["*"],
             expose_headers=["Retry-After", "X-Request-Id"],
         )
+    if tracing is not None:
+        trace(app, tracing)
     return app
 
 

@@ -10,7 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import pydantic_core
@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rankwell.serve.engine import Metrics
 from rankwell.serve.formats import Limits
 from rankwell.serve.listening import Hosts
-from rankwell.serve.tracing import Tracing
+from rankwell.serve.tracing import note
 
 LOG = logging.getLogger("rankwell.serve")
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -200,7 +200,6 @@ class Gate:
         hosts: Hosts | None,
         metrics: Metrics,
         open_paths: frozenset[str],
-        tracing: Tracing | None = None,
     ):
         self.app = app
         self._hosts = hosts
@@ -208,29 +207,13 @@ class Gate:
         self._origins = frozenset(origin.encode() for origin in origins)
         self._metrics = metrics
         self._open = _OPEN_PATHS | open_paths
-        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        attributes: dict[str, Any] = {}
-        headers = dict(scope["headers"])
-        traced = nullcontext() if self._tracing is None else self._tracing.request(headers, attributes)
-        with traced:
-            await self._handle(scope, headers, receive, send, attributes)
-
-    async def _handle(
-        self,
-        scope: Scope,
-        headers: dict[bytes, bytes],
-        receive: Receive,
-        send: Send,
-        attributes: dict[str, Any],
-    ) -> None:
-        """Handle one request; ``attributes`` are filled for its trace."""
-        begin = time.perf_counter()
+        begin, headers = time.perf_counter(), dict(scope["headers"])
         sent = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = sent if _REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex
         about: dict[str, Any] = {}
@@ -241,6 +224,7 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                note({f"rankwell.{name}": value for name, value in {"request_id": request_id, **about}.items()})
                 added = {b"x-request-id": request_id.encode(), **_SAFE_HEADERS}
                 message["headers"] = [*message.get("headers", ()), *added.items()]
             await send(message)
@@ -263,7 +247,7 @@ class Gate:
             if not status:
                 await ApiError(500, "internal", "the service failed").response(request_id)(scope, receive, send_on)
         finally:
-            self._note(scope, request_id, status, time.perf_counter() - begin, about, attributes)
+            self._note(scope, request_id, status, time.perf_counter() - begin, about)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> ApiError | None:
         if self._key is not None:
@@ -290,15 +274,7 @@ class Gate:
         _, _, host = origin.partition(b"://")
         return not host or host.lower() != headers.get(b"host", b"").lower()
 
-    def _note(
-        self,
-        scope: Scope,
-        request_id: str,
-        status: int,
-        seconds: float,
-        about: dict[str, Any],
-        attributes: dict[str, Any],
-    ) -> None:
+    def _note(self, scope: Scope, request_id: str, status: int, seconds: float, about: dict[str, Any]) -> None:
         # Only existing paths become labels: clients could make up any number of others.
         path = getattr(scope.get("route"), "path", None) or "other"
         self._metrics.requests.labels(path, str(status)).inc()
@@ -306,10 +282,6 @@ class Gate:
         level = logging.ERROR if "bug" in about else logging.DEBUG if path in _OPEN_PATHS else logging.INFO
         line = {"request_id": request_id, "method": scope["method"], "path": path, "status": status}
         LOG.log(level, "request", extra={"about": {**line, "ms": round(1000 * seconds, 2), **about}})
-        if self._tracing is not None:
-            http = {"http.request.method": scope["method"], "http.route": path, "http.response.status_code": status}
-            more = {"request_id": request_id, **about}
-            attributes |= http | {f"rankwell.{name}": value for name, value in more.items()}
 
 
 def place_of(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -26,7 +27,7 @@ from rankwell.serve.listening import Connection, Connections, Hosts, Place, chec
 from rankwell.serve.requests import LOG, ApiError, JsonLines, RateLimit
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
-from rankwell.serve.tracing import Tracing
+from rankwell.serve.tracing import provider_from_environment
 
 SWITCH_SECONDS = 0.0005
 """Python's own 5 ms are too long here: a request waits as long, several times, whenever the model's threads run."""
@@ -92,7 +93,7 @@ def serve(
     """Open the sources and serve them until told to stop. ``say`` is given lines for the user."""
     tracing = None
     try:
-        tracing = Tracing.from_environment()
+        tracing = provider_from_environment()
     except MissingExtraError as error:  # the variable may be set for every program of a machine
         say(f"requests are not traced: {error}")
     service = Service(sources, limits, batching)
@@ -130,7 +131,7 @@ def run(
     place: Place,
     options: ServerOptions,
     announce: Callable[[], None],
-    tracing: Tracing | None = None,
+    tracing: Any | None = None,
 ) -> None:
     """Serve until told to stop; ``announce`` is called when clients can connect."""
     _log_as_json()

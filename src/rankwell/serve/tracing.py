@@ -1,4 +1,4 @@
-"""Traces for OpenTelemetry: a span for each request, and one for each of its parts.
+"""Traces for OpenTelemetry, whose own instrumentation makes a span of each request; its parts are spans inside.
 
     POST /search
     ├── search      BM25, or hybrid search
@@ -6,96 +6,60 @@
     ├── rerank      queue and model
     └── encode      the vectors of texts, in /v1/embeddings
 
-The standard environment variables turn it on and say where traces go. Parts are timed only while a request is traced.
+The standard environment variables turn it on and say where traces go.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from rankwell.core.errors import MissingExtraError
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-Part = tuple[str, int, int]
-"""A name, and when the part began and ended, in nanoseconds."""
-_PARTS: ContextVar[list[Part] | None] = ContextVar("parts", default=None)
+_tracers: list[Any] = []
 
 
-@contextmanager
-def part(name: str) -> Iterator[None]:
-    """Time a part of the current request, if it is traced."""
-    parts = _PARTS.get()
-    if parts is None:
-        yield
-        return
-    begin = time.time_ns()
+def part(name: str) -> AbstractContextManager[Any]:
+    """A span for a part of the current request, if requests are traced."""
+    return _tracers[-1].start_as_current_span(name) if _tracers else nullcontext()
+
+
+def note(attributes: Mapping[str, Any]) -> None:
+    """Add attributes to the span of the current request, if requests are traced."""
+    if _tracers:
+        sys.modules["opentelemetry.trace"].get_current_span().set_attributes(attributes)
+
+
+def provider_from_environment() -> Any | None:
+    """The tracer provider that the environment asks for; None if it names no endpoint or disables the SDK."""
+    asked = next((name for name in ENDPOINTS if os.environ.get(name)), None)
+    disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if asked is None or disabled or os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp":
+        return None
     try:
-        yield
-    finally:
-        parts.append((name, begin, time.time_ns()))
+        import opentelemetry.instrumentation.fastapi  # noqa: F401
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise MissingExtraError("opentelemetry-sdk", "otel", f"{asked} is set: tracing") from None
+    name = os.environ.get("OTEL_SERVICE_NAME", "rankwell")
+    provider = TracerProvider(resource=Resource.create({"service.name": name}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
 
 
-class Tracing:
-    """Sends spans to a tracer provider of OpenTelemetry's SDK."""
+def trace(app: FastAPI, provider: Any) -> None:
+    """Send the spans of an application's requests to a provider."""
+    from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 
-    def __init__(self, provider: Any):
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        self._provider = provider
-        self._tracer = provider.get_tracer("rankwell")
-        self._propagator = TraceContextTextMapPropagator()
-
-    @classmethod
-    def from_environment(cls) -> Tracing | None:
-        """What the environment asks for; None if it names no endpoint or disables the SDK."""
-        asked = next((name for name in ENDPOINTS if os.environ.get(name)), None)
-        disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-        if asked is None or disabled or os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp":
-            return None
-        try:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        except ImportError:
-            raise MissingExtraError("opentelemetry-sdk", "otel", f"{asked} is set: tracing") from None
-        name = os.environ.get("OTEL_SERVICE_NAME", "rankwell")
-        provider = TracerProvider(resource=Resource.create({"service.name": name}))
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-        return cls(provider)
-
-    @contextmanager
-    def request(self, headers: Mapping[bytes, bytes], attributes: dict[str, Any]) -> Iterator[None]:
-        """Trace a request. ``attributes`` are read when it ends; it continues the trace that its headers name."""
-        parts: list[Part] = []
-        token, begin = _PARTS.set(parts), time.time_ns()
-        try:
-            yield
-        finally:
-            _PARTS.reset(token)
-            self._record(headers, attributes, parts, begin)
-
-    def _record(
-        self, headers: Mapping[bytes, bytes], attributes: Mapping[str, Any], parts: list[Part], begin: int
-    ) -> None:
-        from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
-
-        carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
-        name = f"{attributes['http.request.method']} {attributes['http.route']}"
-        context = self._propagator.extract(carrier)
-        span = self._tracer.start_span(name, context, SpanKind.SERVER, dict(attributes), start_time=begin)
-        if attributes["http.response.status_code"] >= 500:
-            span.set_status(StatusCode.ERROR)
-        within = set_span_in_context(span)
-        for label, start, end in parts:
-            self._tracer.start_span(label, within, start_time=start).end(end)
-        span.end()
-
-    def stop(self) -> None:
-        """Send the spans that are left."""
-        self._provider.shutdown()
+    FastAPIInstrumentor.instrument_app(app, tracer_provider=provider, exclude_spans=["receive", "send"])
+    _tracers.append(provider.get_tracer("rankwell"))
