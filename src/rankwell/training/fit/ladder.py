@@ -7,11 +7,10 @@ the rung it was at. A rung that fails is left out, and is tried again if the fit
 from __future__ import annotations
 
 import gc
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +25,6 @@ from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import compare
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import Interval, mean_interval
-from rankwell.rank.first_stage import FirstStage
-from rankwell.rank.fusion import Shares
 from rankwell.rank.system import System
 from rankwell.training.fit.parts import Part
 from rankwell.training.fit.rungs import BASE, FitTask, K, Rung, Step, bm25, ladder
@@ -262,9 +259,7 @@ def _write(rung: Rung, folder: Path) -> None:
             if run:
                 write_run(Run(run, name=name), temporary / f"{name}.run.gz")
         record = {
-            "ranker": None if system.ranker is None else os.path.relpath(system.ranker, temporary),
-            "depth": system.depth,
-            "shares": None if system.shares is None else asdict(system.shares),
+            **system.settings(temporary),
             "stages": dict(rung.stages),
             "milliseconds": rung.milliseconds,
             "seconds": rung.seconds,
@@ -275,11 +270,7 @@ def _write(rung: Rung, folder: Path) -> None:
 def _read(task: FitTask, step: Step, key: str, folder: Path) -> Rung:
     try:
         record: dict[str, Any] = read_object(folder / RECORD)
-        ranker = None if record["ranker"] is None else Path(os.path.normpath(folder / record["ranker"]))
-        shares = None if record["shares"] is None else Shares(**record["shares"])
-        system = System(
-            FirstStage.open(folder, device=task.device), ranker=ranker, depth=record["depth"], shares=shares
-        )
+        system = System.from_settings(record, folder, device=task.device)
         runs = {
             name: read_run(path) if (path := folder / f"{name}.run.gz").exists() else None
             for name in ("choose", "report")
