@@ -129,11 +129,8 @@ def fit_first_stage(
     if process_number() > 0:
         return StageResult()
     figures = {**outcome.figures(), "pairs": task.draw(0)}
-    if options.learn_scale:
-        figures["scale"] = task.scale
-    return StageResult(
-        first_stage=folder, figures={**figures, **tune_encoder(work, folder / "model", queries, options, folder)}
-    )
+    figures |= tune_encoder(work, folder / "model", queries, options, folder)
+    return StageResult(first_stage=folder, figures=figures)
 
 
 def tune_encoder(
