@@ -32,13 +32,9 @@ class ListOptions(DevOptions):
         default="uniform",
         description="How negatives are drawn: uniformly, higher ranks more often, or always the top ranks.",
     )
-    per: Literal["positive", "query"] = Field(
-        default="positive", description="Lists per epoch: one for each relevant document, or one for each query."
-    )
     labels: Literal["relevance", "grade"] = Field(
         default="relevance", description="Labels for the loss: 1 and 0, or the judged grades."
     )
-    skip: int = Field(default=0, ge=0, description="Number of top first-stage candidates not used as negatives.")
     depth: int | None = Field(
         default=None,
         ge=1,
@@ -65,7 +61,7 @@ class ListOptions(DevOptions):
         """How the stage draws its lists."""
         from rankwell.training.data.sampling import Plan
 
-        return Plan(self.positives, self.negatives, self.weighting, self.per, self.labels)
+        return Plan(self.positives, self.negatives, self.weighting, labels=self.labels)
 
 
 @STAGE_OPTIONS.register("pointwise")

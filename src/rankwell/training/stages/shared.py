@@ -108,11 +108,10 @@ def training_candidates(work: Work, documents: DocidLookup, options: ListOptions
     """The candidates that an earlier stage selected, or else the first stage's; those that ``options`` take."""
     split, level = work.data.train, work.recipe.data.relevance
     options = options or ListOptions()
-    skip, depth, found_only = options.skip, options.depth, options.found_only
     if work.candidates is not None:
-        selection = Selection(level, skip, depth, found_only)
+        selection = Selection(level, options.depth, options.found_only)
         return TrainingCandidates.of(split.queries, split.qrels, read_run(work.candidates), documents, selection)
-    selection = Selection(level, skip, depth or work.recipe.first_stage.depth, found_only)
+    selection = Selection(level, options.depth or work.recipe.first_stage.depth, options.found_only)
     judgments = f"the judgments of the split {split.name!r}"
     return TrainingCandidates.of(split.queries, split.qrels, split.run, documents, selection, judgments=judgments)
 
