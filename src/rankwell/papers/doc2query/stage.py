@@ -212,17 +212,10 @@ def _train_writer(
         return QueryWritingTask(pairs, tokenizer, **lengths, smoothing=smoothing)
 
     learned = task(queries, options.smoothing)
-    outcome = train(
-        model,
-        learned,
-        options,
-        folder,
-        save=lambda target: save_writer(target, model, tokenizer, config),
-        seed=work.seed,
-        device=work.device,
-        validate=None if options.best == "last" else partial(perplexity_on, task(others, 0.0), budget=4 * CPU_BUDGET),
-        description="query writer",
-    )
+    save = partial(save_writer, model=model, tokenizer=tokenizer, config=config)
+    validate = None if options.best == "last" else partial(perplexity_on, task(others, 0.0), budget=4 * CPU_BUDGET)
+    how = {**work.computing, "validate": validate}
+    outcome = train(model, learned, options, folder, save=save, description="query writer", **how)
     figures = {
         **outcome.figures(),
         "pairs": len(learned.pairs),

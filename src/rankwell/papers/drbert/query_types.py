@@ -212,17 +212,10 @@ def run(work: Work, stage: RecipeStage[ClassifyOptions], folder: Path) -> StageR
         assert held_out is not None
         return {"accuracy": confusion_on(held_out, model, texts.names).accuracy}
 
-    outcome = train(
-        model,
-        lay_out(texts, report=truncation),
-        options,
-        folder,
-        save=lambda path: save_classifier(path, classifier, options.max_length),
-        seed=work.seed,
-        device=work.device,
-        validate=None if held_out is None else accuracy,
-        description="training a classifier",
-    )
+    task = lay_out(texts, report=truncation)
+    save = partial(save_classifier, classifier=classifier, max_length=options.max_length)
+    how = {**work.computing, "validate": None if held_out is None else accuracy}
+    outcome = train(model, task, options, folder, save=save, description="training a classifier", **how)
     figures: dict[str, Any] = {
         "steps": outcome.step,
         "seconds": outcome.seconds,

@@ -115,17 +115,8 @@ def fit_first_stage(
             rankings[query.qid] = Ranking.of([docids[place] for place in best], row[best])
         return dict(evaluate(qrels, Run(rankings), [measure_of(work.recipe, options.best)]).mean)
 
-    outcome = train(
-        model,
-        task,
-        options,
-        folder,
-        save=save,
-        seed=work.seed,
-        device=work.device,
-        validate=None if options.best == "last" else validate,
-        description=stage.kind,
-    )
+    how = {**work.computing, "validate": None if options.best == "last" else validate}
+    outcome = train(model, task, options, folder, save=save, description=stage.kind, **how)
     if process_number() > 0:
         return StageResult()
     figures = {**outcome.figures(), "pairs": task.draw(0)}
