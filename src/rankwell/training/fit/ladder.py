@@ -19,6 +19,7 @@ import torch
 from rankwell.core.errors import InputError, RankwellError, WriteError
 from rankwell.core.files import atomic_folder
 from rankwell.core.manifest import digest, read_object, write_json
+from rankwell.core.progress import duration
 from rankwell.core.stopping import TimeIsUp, interruptible, time_limit
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Query, Run
@@ -155,19 +156,6 @@ def _obstacle(task: FitTask, clock: Clock, step: Step, below: Rung) -> Skipped |
         needed = f"it needs about {duration(seconds)}"
         return Skipped(step, f"{needed}, and {duration(left)} are left" if left > 0 else "the time is up", late=True)
     return None
-
-
-def duration(seconds: float) -> str:
-    """A time for readers.
-
-    >>> [duration(seconds) for seconds in (0.2, 40, 90, 1200, 36000)]
-    ['1 s', '40 s', '1.5 minutes', '20 minutes', '10 hours']
-    """
-    if seconds < 60:
-        return f"{max(1.0, seconds):.0f} s"
-    if seconds <= 7200:
-        return f"{seconds / 60:.{1 if seconds < 600 else 0}f} minutes"
-    return f"{seconds / 3600:.0f} hours"
 
 
 # Making and measuring
