@@ -94,10 +94,6 @@ class DistilOptions(DevOptions):
         min_length=1,
         description="Bi-encoders or rankers: folders, PACKAGE:FOLDER, or names on the Hugging Face hub.",
     )
-    unit: Literal["query", "teacher"] = Field(
-        default="query",
-        description="What a teacher's scores are divided by: their deviation in the list, or its mean over lists.",
-    )
     temperature: float = Field(
         default=0.3, gt=0, description="Temperature: the teachers' scores are also divided by this; lower is sharper."
     )
@@ -117,9 +113,6 @@ class DistilOptions(DevOptions):
         default=50,
         ge=0,
         description="Candidates per query that are nearest according to the first bi-encoder; 0: none.",
-    )
-    search: Literal["given", "all"] = Field(
-        default="given", description="Queries that the first stage searches: the given ones, or all."
     )
     queries: tuple[str, ...] = Field(
         default=(), description="Further splits of the data set whose queries are used, such as headings.train."
@@ -184,9 +177,6 @@ class WindowsOptions(Options):
     )
     depth: int = Field(default=100, ge=1, description="Candidates per query to score.")
     keep: int = Field(default=10, ge=1, description="Number of best windows per document whose scores are stored.")
-    scores: Literal["probability", "raw"] = Field(
-        default="probability", description="What is stored: p(relevant) or p(entailment), or the raw scores."
-    )
 
     def windows(self) -> Windows | None:
         """How documents are read; None truncates them."""
