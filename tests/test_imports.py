@@ -22,7 +22,7 @@ ROWS = (
     ("corpus", "sample"),
     ("inputs", "plots", "evaluation"),
     ("models", "retrieve"),
-    ("rank", "enrich"),
+    ("rank",),
     ("training", "serve", "scale", "adapters"),
     ("cli",),
     ("papers",),

@@ -41,23 +41,12 @@ def pool_states(states: Tensor, lengths: Tensor, kind: PoolingKind) -> Tensor:
 
 
 class VectorModel(nn.Module):
-    """A bi-encoder in training: the mean of a text's states, or the first one, normalised to length 1.
+    """A bi-encoder in training: the mean of a text's states, or the first one, normalised to length 1."""
 
-    With ``learn_scale`` the factor of the similarities in the loss is a parameter, which starts at ``scale``.
-    """
-
-    def __init__(
-        self,
-        encoder: Encoder | ForeignEncoder,
-        pooling: PoolingKind = "mean",
-        *,
-        scale: float = 20.0,
-        learn_scale: bool = False,
-    ):
+    def __init__(self, encoder: Encoder | ForeignEncoder, pooling: PoolingKind = "mean"):
         super().__init__()
         self.encoder = encoder
         self.pooling = pooling
-        self.log_scale = nn.Parameter(torch.tensor(scale).log(), requires_grad=learn_scale)
 
     @property
     def outputs(self) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -135,14 +135,27 @@ class System:
         for name in (ENCODER, RANKER):  # an index checks itself
             verify_folder(folder / name, largest=SMALL)
         try:
-            shares = None if record["shares"] is None else Shares(**record["shares"])
+            system = cls.from_settings(record, folder, computing)
         except TypeError:
             raise InputError(folder / SYSTEM, None, "not the description of a system (its shares)") from None
-        ranker = None if record["ranker"] is None else folder / RANKER
-        first = FirstStage.open(folder, replace(computing, precision="auto"))
-        system = cls(first, ranker=ranker, depth=record["depth"], shares=shares, computing=computing)
         system.folder, system.card, system.manifest = folder, record["card"], record.get("manifest", {})
         return system
+
+    def settings(self, folder: Path) -> dict[str, Any]:
+        """Re-ranker, depth and shares, for a record in ``folder``; the re-ranker's path is relative to it."""
+        return {
+            "ranker": None if self.ranker is None else os.path.relpath(self.ranker, folder),
+            "depth": self.depth,
+            "shares": None if self.shares is None else asdict(self.shares),
+        }
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], folder: Path, computing: Computing) -> System:
+        """The system of the first stage saved in ``folder`` and what :meth:`settings` returned for it."""
+        ranker = None if settings["ranker"] is None else folder / settings["ranker"]
+        shares = None if settings["shares"] is None else Shares(**settings["shares"])
+        first = FirstStage.open(folder, replace(computing, precision="auto"))
+        return cls(first, ranker=ranker, depth=settings["depth"], shares=shares, computing=computing)
 
     @classmethod
     def of_index(
@@ -247,10 +260,7 @@ class System:
 
     def _describe_in(self, folder: Path, card: Mapping[str, Any]) -> None:
         """Write ``system.json``, which makes a folder a system."""
-        shares = None
-        if self.shares is not None:
-            shares = {**self.shares.as_dict(), "normalise": self.shares.normalise, "missing": self.shares.missing}
-        settings = {"ranker": None if self.ranker is None else RANKER, "depth": self.depth, "shares": shares}
+        settings = {**self.settings(folder), "ranker": None if self.ranker is None else RANKER}
         files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         parts = {
             name: {"bytes": (folder / name).stat().st_size}
@@ -369,8 +379,11 @@ def _read(folder: Path) -> dict[str, Any]:
     check_seal(path, record)
     expected = {"ranker": str | None, "depth": int, "shares": dict | None, "card": dict, "parts": dict}
     for key, kind in expected.items():
-        if key not in record or not isinstance(record[key], kind):
+        elsewhere = key == "ranker" and record.get(key) not in (None, RANKER)
+        if key not in record or not isinstance(record[key], kind) or elsewhere:
             raise InputError(path, None, f"not the description of a system (its {key} is missing or wrong)")
+    if record["ranker"] not in (None, RANKER):  # never a path to elsewhere
+        raise InputError(path, None, "not the description of a system (its ranker is missing or wrong)")
     return record
 
 

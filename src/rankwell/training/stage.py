@@ -97,6 +97,11 @@ class Work:
         """The ``engine`` options of rankers: the device, if one was given."""
         return {} if self.device is None else {"device": self.device}
 
+    @property
+    def computing(self) -> dict[str, Any]:
+        """How :func:`~rankwell.training.loop.loop.train` computes: with the recipe's seed, on the given device."""
+        return {"seed": self.seed, "device": self.device}
+
     def dev_run_path(self, folder: Path) -> Path:
         """Where the dev run of the stage in ``folder`` is stored."""
         dev = self.data.dev

@@ -172,7 +172,6 @@ def test_it_learns_the_training_queries_of_the_sample(tiny_checkpoint: Path, tmp
         "stages__sdnet__signals": "cosine",
         "stages__sdnet__max_words": 16,
         "stages__sdnet__hidden": 12,
-        "stages__sdnet__per": "query",
         "stages__sdnet__batch": 8,
         "stages__sdnet__dropout": 0.0,
         "stages__sdnet__learning_rate": 5e-3,

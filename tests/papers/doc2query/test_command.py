@@ -51,7 +51,7 @@ def test_a_file_its_manifest_and_a_look_at_it(expand: Call, rankwell: Call, tiny
         *(f"  - {query}" for query in written["d1"]),
     ]
     manifest = json.loads(Path("e.jsonl.gz.manifest.json").read_text())
-    assert (manifest["config"]["n"], manifest["config"]["method"]) == (3, "sample")
+    assert (manifest["config"]["n"], manifest["config"]["top_k"]) == (3, 10)
     assert sorted(path.name for path in Path().iterdir()) == ["data", "e.jsonl.gz", "e.jsonl.gz.manifest.json"]
     again = rankwell("expand", "data/collection.tsv", "--model", tiny_writer, "--out", "e.jsonl.gz")
     assert "exists already" in again.complaint
@@ -94,7 +94,6 @@ def test_a_judge_drops_queries(expand: Call, tiny_checkpoint: Path) -> None:
     [
         (("--model", "RANKER"), "not a query writer"),
         (("--out", "."), "is a directory"),
-        (("--method", "guess"), "--method guess: expected sample or beam"),
         (("--n", "0"), "n is 0"),
     ],
 )

@@ -1,8 +1,7 @@
-"""Writing queries: against decoding without a cache, every sequence there is, and transformers' own search."""
+"""Writing queries: against decoding without a cache, and transformers' own search."""
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from rankwell.inputs.reader import Reader  # noqa: E402
 from rankwell.models.batch import Placer  # noqa: E402
 from rankwell.models.spec import EncoderConfig  # noqa: E402
 from rankwell.papers.doc2query.checkpoints import load_writer  # noqa: E402
-from rankwell.papers.doc2query.decoding import DecodingTokens, Writer, WritingOptions, beam_search, join_pieces, sample  # noqa: E402
+from rankwell.papers.doc2query.decoding import DecodingTokens, Writer, WritingOptions, join_pieces, sample  # noqa: E402
 from rankwell.papers.doc2query.writer import (  # noqa: E402
     Decoder,
     EncodedPassages,
@@ -96,32 +95,9 @@ def test_drawn_pieces_have_the_model_s_frequencies() -> None:
     assert (hot == ids[0]).float().mean() < counted[0]
 
 
-def test_beam_search_as_wide_as_all_there_is_finds_the_best_of_all() -> None:
-    # Of five tokens, two are banned: [SEP] and two words are left.
-    decoder, passages, steps = make_decoder(5, seed=3), some_passages(2), 3
-    words = [3, 4]
-    found, scores = beam_search(decoder, passages, SPECIAL, WritingOptions(n=4, beams=30, max_query=steps))
-    for passage in range(2):
-        everything = {}
-        for length in range(1, steps + 1):
-            for pieces in product(words, repeat=length):
-                whole = [*pieces, SEP] if length < steps else list(pieces)
-                log_p = sum(
-                    float(next_log_p(decoder, one_passage(passages, passage), whole[:place])[token])
-                    for place, token in enumerate(whole)
-                )
-                everything[tuple(whole)] = log_p / len(whole)
-        best = sorted(everything.items(), key=lambda one: -one[1])[:4]
-        for place, (pieces, score) in enumerate(best):
-            assert tuple(found[passage, place, : len(pieces)].tolist()) == pieces
-            assert float(scores[passage, place]) == pytest.approx(score, abs=1e-4)
-
-
-def test_a_beam_of_one_is_greedy() -> None:
+def test_the_likeliest_piece_alone_is_greedy() -> None:
     decoder, passages = make_decoder(30, seed=6), some_passages(4)
-    found, _ = beam_search(decoder, passages, SPECIAL, WritingOptions(n=1, beams=1, max_query=8))
-    greedy = sample(decoder, passages, SPECIAL, WritingOptions(top_k=1), torch.zeros(4, 1, 8))
-    assert torch.equal(found, greedy)
+    found = sample(decoder, passages, SPECIAL, WritingOptions(top_k=1), torch.zeros(4, 1, 8))
     prefix: list[int] = []
     while len(prefix) < 8 and SEP not in prefix:
         prefix.append(int(next_log_p(decoder, one_passage(passages, 2), prefix).argmax()))
@@ -203,7 +179,7 @@ def test_windows_share_the_queries_of_a_long_passage(written: Any) -> None:
     assert writer.write(tokenizer.encode(["tea"]), ["short"]) == [short]
 
 
-def test_beams_are_what_transformers_finds(written: Any, tmp_path: Path) -> None:
+def test_greedy_queries_are_what_transformers_finds(written: Any, tmp_path: Path) -> None:
     from rankwell.papers.doc2query.checkpoints import WriterConfig, save_writer
 
     transformers = pytest.importorskip("transformers")
@@ -221,7 +197,7 @@ def test_beams_are_what_transformers_finds(written: Any, tmp_path: Path) -> None
         min_new_tokens=1,
         bad_words_ids=[[token] for token in special.banned],
     )[0, 1:].tolist()
-    ours = make_writer(written, method="beam", n=1, beams=1).write(tokenizer.encode(TEXTS[:1]), ["d"])[0]
+    ours = make_writer(written, n=1, top_k=1).write(tokenizer.encode(TEXTS[:1]), ["d"])[0]
     assert ours == [join_pieces(tokenizer.token_names([t for t in theirs if t not in (special.end, PAD)]))]
 
 
@@ -232,7 +208,7 @@ def test_pieces_are_joined_to_text() -> None:
 
 
 def test_options_that_mean_nothing_are_refused() -> None:
-    for wrong in ({"n": 0}, {"top_k": 0}, {"temperature": 0.0}, {"method": "guess"}):
+    for wrong in ({"n": 0}, {"top_k": 0}, {"temperature": 0.0}):
         with pytest.raises(RankwellError):
             WritingOptions(**wrong)
 

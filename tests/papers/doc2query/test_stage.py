@@ -119,7 +119,6 @@ def test_what_cannot_work_is_told_before_any_work(data: Path, tiny_checkpoint: P
         ({"max_length": 600}, "max_length is 600, but .* has 512 positions"),
         ({"k1": "many"}, "neither FIRST:LAST:STEP"),
         ({"measure": "nonsense@3"}, "nonsense"),
-        ({"judge": str(tmp_path)}, "no model here"),
     ):
         with pytest.raises(RankwellError, match=problem):
             carry_out(data, tiny_checkpoint, tmp_path / "out", doc2query={**SMALL, **changes})

@@ -165,7 +165,7 @@ def test_it_learns_to_copy_the_word_that_matters(tiny_checkpoint: Path, tmp_path
     )
     assert outcome.best is not None
     trained, _, _ = load_writer(tmp_path / "model")
-    writer = Writer(trained, tokenizer, 12, WritingOptions(n=1, method="beam", max_query=6), device="cpu")
+    writer = Writer(trained, tokenizer, 12, WritingOptions(n=1, top_k=1, max_query=6), device="cpu")
     written = writer.write(tokens.at(np.arange(460, 500)), docids[460:])
     right = sum(own == [query.text] for own, query in zip(written, queries[460:], strict=True))
     assert right >= 30

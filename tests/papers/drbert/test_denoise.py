@@ -40,7 +40,7 @@ class Numbered:
 
 DOCUMENTS = Numbered("abcdefghij")
 QUERIES = [Query("p", "first\tquery"), Query("q", "second query")]
-RELEVANT, NON_RELEVANT, CLEAN, DOUBTED, LAST, NOISE, EASY, ALONE = REASONS
+RELEVANT, NON_RELEVANT, CLEAN, DOUBTED, LAST, NOISE = REASONS
 ANY_NUMBER = DenoiseOptions(most=1)
 
 
@@ -78,22 +78,6 @@ def test_where_too_many_are_above_the_threshold_none_is_noise() -> None:
     assert listed[1:] == [DOUBTED, RELEVANT]  # so that one can see for oneself
 
 
-def test_rocketqa_keeps_what_is_below_a_low_limit() -> None:
-    candidates = make([[1, UNJUDGED, UNJUDGED, 0, UNJUDGED]])
-    kept, _ = denoise(candidates, np.array([0.01, 0.1, 0.5, 0.6, 0.09], np.float32), DenoiseOptions(keep_below=0.1))
-    assert kept.documents.tolist() == [0, 3, 4]
-
-
-def test_the_hardest_are_the_likeliest_of_what_is_no_noise() -> None:
-    candidates = make([[UNJUDGED, 1, UNJUDGED, UNJUDGED, 0, UNJUDGED], [1, UNJUDGED]])
-    p = np.array([0.3, 0.0, 0.95, 0.8, 0.5, 0.5, 0.9, 0.1], np.float32)
-    kept, audit = denoise(candidates, p, DenoiseOptions(most=1, hardest=2))
-    # Of two with equal p the one the first stage ranked higher.
-    assert reasons(audit) == [EASY, RELEVANT, NOISE, CLEAN, NON_RELEVANT, EASY, RELEVANT, CLEAN]
-    assert kept.lengths.tolist() == [3, 2]
-    assert audit.rate == pytest.approx(1 / 5)
-
-
 def test_a_query_keeps_its_least_likely_negative() -> None:
     candidates = make([[UNJUDGED, 1, UNJUDGED, UNJUDGED], [1, UNJUDGED]])
     p = np.array([0.97, 0.9, 0.95, 0.96, 0.9, 0.1], np.float32)
@@ -103,41 +87,23 @@ def test_a_query_keeps_its_least_likely_negative() -> None:
     assert audit.figures()["queries that keep one negative"] == 1
 
 
-def test_or_such_a_query_is_left_out() -> None:
-    candidates = make([[UNJUDGED, 1], [1, UNJUDGED]])
-    p = np.array([0.97, 0.9, 0.9, 0.1], np.float32)
-    kept, audit = denoise(candidates, p, DenoiseOptions(most=1, keep_one=False))
-    assert kept.qids == ("q1",)
-    assert kept.documents.tolist() == [2, 3]
-    assert reasons(audit) == [NOISE, ALONE, RELEVANT, CLEAN]
-    assert audit.figures()["queries left out"] == 1
-    with pytest.raises(RankwellError, match="leaves no query with a negative"):
-        denoise(candidates, np.ones(4, np.float32), DenoiseOptions(most=1, keep_one=False))
-
-
 @given(
     st.lists(st.lists(st.sampled_from([UNJUDGED, UNJUDGED, 0, 1, 2]), max_size=6), min_size=1, max_size=5),
     st.sampled_from([0.0, 0.5, 0.9, 1.0]),
     st.sampled_from([0.2, 1.0]),
-    st.sampled_from([None, 0.1, 0.6]),
-    st.sampled_from([None, 1, 3]),
     st.randoms(use_true_random=False),
 )
 def test_what_was_judged_is_never_noise_and_no_query_loses_all(
-    grades: list[list[int]], threshold: float, most: float, below: float | None, hardest: int | None, random: object
+    grades: list[list[int]], threshold: float, most: float, random: object
 ) -> None:
     candidates = make([[*own, 1, UNJUDGED] for own in grades])
     p = np.array([random.choice([0, 0.1, 0.5, 0.55, 0.9, 0.95, 1]) for _ in range(len(candidates))], np.float32)  # type: ignore[attr-defined]
-    options = DenoiseOptions(threshold=threshold, most=most, keep_below=below, hardest=hardest)
-    kept, audit = denoise(candidates, p, options)
+    kept, audit = denoise(candidates, p, DenoiseOptions(threshold=threshold, most=most))
     assert set(candidates.documents[candidates.relevant]) <= set(kept.documents)
     noise = candidates.documents[audit.noise]
     assert (candidates.grades[noise] == UNJUDGED).all()
     assert set(kept.documents).isdisjoint(noise)
-    negatives = kept.per_query(~kept.relevant)
-    assert (negatives >= 1).all()
-    if hardest:
-        assert (negatives <= hardest).all()
+    assert (kept.per_query(~kept.relevant) >= 1).all()
     figures = audit.figures()
     assert sum(figures["reasons"].values()) == len(candidates)
     assert figures["kept"] == len(kept)
@@ -153,7 +119,7 @@ def test_probabilities_are_checked() -> None:
         denoise(candidates, np.array([0.5]))
 
 
-@pytest.mark.parametrize("options", [{"threshold": 1.1}, {"most": 2}, {"keep_below": -1}, {"hardest": 0}])
+@pytest.mark.parametrize("options", [{"threshold": 1.1}, {"most": 2}])
 def test_options_are_checked(options: dict[str, float]) -> None:
     with pytest.raises(ValidationError, match=next(iter(options))):
         DenoiseOptions(**options)  # type: ignore[arg-type]
@@ -189,13 +155,7 @@ def test_the_audit_lists_what_was_dropped_first(tmp_path: Path) -> None:
     assert figures["noise a query"] == {"mean": 1.0, "most": 2}
     assert figures["queries with noise"] == 1
     assert figures["reasons"][RELEVANT] == 3
-    assert figures["options"] == {
-        "threshold": 0.9,
-        "most": 1,
-        "keep_below": None,
-        "hardest": None,
-        "keep_one": True,
-    }
+    assert figures["options"] == {"threshold": 0.9, "most": 1}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.json", "audit.tsv.gz"]
 
 

@@ -101,8 +101,6 @@ def test_many_relevant_documents_outside_the_candidates_are_worth_a_warning(foun
     [
         (Selection(depth=None), "abcdefxy"),
         (Selection(depth=3), "abcexy"),
-        (Selection(skip=2), "bcdefxy"),
-        (Selection(skip=2, depth=4), "bcdexy"),
         (Selection(found_only=True), "abcdef"),
         (Selection(depth=3, found_only=True), "abce"),
     ],
@@ -127,15 +125,14 @@ def test_queries_keep_the_order_they_are_asked_in() -> None:
         min_size=1,
     ),
     st.integers(1, 2),
-    st.integers(0, 2),
     st.integers(3, 6),
 )
 def test_candidates_are_those_of_a_slow_reference(
-    data: dict[str, tuple[list[str], dict[str, int]]], level: int, skip: int, depth: int
+    data: dict[str, tuple[list[str], dict[str, int]]], level: int, depth: int
 ) -> None:
     expected = {}
     for qid, (docids, grades) in data.items():
-        taken = [d for rank, d in enumerate(docids) if skip <= rank < depth or grades.get(d, 0) >= level]
+        taken = [d for rank, d in enumerate(docids) if rank < depth or grades.get(d, 0) >= level]
         taken += [d for d, grade in grades.items() if grade >= level and d not in docids]
         relevant = [d for d in taken if grades.get(d, 0) >= level]
         if relevant and len(relevant) < len(taken):
@@ -145,9 +142,9 @@ def test_candidates_are_those_of_a_slow_reference(
         warnings.simplefilter("ignore")
         if not expected:
             with pytest.raises(RankwellError, match="can be trained on"):
-                make(run, Selection(level, skip, depth), **qrels)
+                make(run, Selection(level, depth), **qrels)
             return
-        candidates = make(run, Selection(level, skip, depth), **qrels)
+        candidates = make(run, Selection(level, depth), **qrels)
     assert {qid: [pair[:2] for pair in own] for qid, own in shown(candidates).items()} == expected
 
 
@@ -212,12 +209,6 @@ def test_a_clean_set_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert make(ranked(q="ab"), q={"a": 1}).left_out == {}
-
-
-@pytest.mark.parametrize("options", [{"skip": -1}, {"skip": 5, "depth": 5}])
-def test_a_range_of_ranks_must_hold_something(options: dict[str, int]) -> None:
-    with pytest.raises(RankwellError, match="skip"):
-        Selection(**options)
 
 
 def test_a_training_set_has_the_queries_of_its_candidates(tiny_tokenizer: Path) -> None:

@@ -51,14 +51,6 @@ def test_teachers_are_averaged_in_units_of_their_own_deviation() -> None:
     np.testing.assert_allclose(teach([one, two], rows, documents), [[0, -unit / 2, unit / 2]], atol=1e-6)
 
 
-def test_a_teacher_may_be_surer_of_one_list_than_of_another() -> None:
-    # Deviations 1 and 3, 2 in the mean.
-    teacher = Fixed([[0, 2], [0, 6]])
-    rows, documents = np.array([0, 1]), np.array([[0, 1], [0, 1]])
-    np.testing.assert_allclose(teach([teacher], rows, documents, unit="teacher"), [[-0.5, 0.5], [-1.5, 1.5]])
-    np.testing.assert_allclose(teach([teacher], rows, documents, unit="query"), [[-1, 1], [-1, 1]])
-
-
 def test_a_list_of_equal_scores_says_nothing() -> None:
     found = teach([Fixed([[0.7, 0.7, 0.7]])], np.array([0]), np.array([[0, 1, 2]]))
     np.testing.assert_array_equal(found, [[0, 0, 0]])

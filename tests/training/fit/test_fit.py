@@ -96,9 +96,9 @@ def test_a_rung_that_needs_too_long_is_skipped_and_said(
     steps = [replace(step, seconds=lambda task, below: 7200.0) for step in ladder.ladder() if step.name == "rerank"]
     monkeypatch.setattr(ladder, "ladder", lambda: steps)
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
-    assert "a re-ranker on top: skipped, it needs about 120 minutes, and 29 minutes are left" in said
-    assert rungs(system)["rerank"]["skipped"].startswith("it needs about 120 minutes")
-    assert "it needs about 120 minutes" in (system.folder / "report.html").read_text()
+    assert "a re-ranker on top: skipped, it needs about 2 h, and 29 min are left" in said
+    assert rungs(system)["rerank"]["skipped"].startswith("it needs about 2 h")
+    assert "it needs about 2 h" in (system.folder / "report.html").read_text()
 
 
 def test_when_the_time_is_up_the_best_so_far_is_saved(

@@ -41,17 +41,6 @@ def test_costs_are_those_of_picking_the_document_among_all() -> None:
     np.testing.assert_allclose(costs.numpy(), [first, second], rtol=1e-5)
 
 
-def test_widths_give_the_mean_over_vectors_that_are_cut() -> None:
-    torch.manual_seed(0)
-    queries, documents = (torch.nn.functional.normalize(torch.randn(4, 8), dim=1) for _ in range(2))
-    ignored, targets = torch.zeros(4, 4, dtype=torch.bool), torch.arange(4)
-    whole = in_batch_softmax(queries, documents, targets, ignored)
-    short = [torch.nn.functional.normalize(side[:, :3], dim=1) for side in (queries, documents)]
-    cut = in_batch_softmax(*short, targets, ignored)
-    both = in_batch_softmax(queries, documents, targets, ignored, widths=(8, 3))
-    torch.testing.assert_close(both, (whole + cut) / 2)
-
-
 def test_relevant_documents_and_copies_of_them_are_no_negatives() -> None:
     ignored = RELEVANT.ignored(np.array([0, 1, 3, 0]), np.array([0, 1, 5, 2]))
     assert ignored.astype(int).tolist() == [[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 0], [1, 0, 1, 1]]
@@ -65,7 +54,7 @@ def make_task(checkpoint: Path) -> tuple[TextPairTask, VectorModel]:
     assert isinstance(encoder, Encoder)
     documents = InMemoryTokens([f"d{n}" for n in range(len(TEXTS))], TEXTS, tokenizer)
     assert find_copies(np.arange(len(TEXTS)), documents) == {2: 0}
-    model = VectorModel(encoder, learn_scale=True).train()
+    model = VectorModel(encoder).train()
     pairs = RELEVANT.pairs()
     lists = Lists(pairs.queries, np.column_stack([pairs.documents, (pairs.documents + 1) % 6]), np.zeros((5, 2)))
     task = TextPairTask(
@@ -74,8 +63,7 @@ def make_task(checkpoint: Path) -> tuple[TextPairTask, VectorModel]:
         tokenizer.encode(QUERIES),
         documents,
         Reader.of_texts(tokenizer, 24),
-        log_scale=model.log_scale,
-        widths=(32, 8),
+        20.0,
     )
     task.draw(0)
     return task, model
@@ -103,16 +91,13 @@ def test_gradients_in_chunks_are_those_of_the_whole_batch(start: tuple[TextPairT
     for layer in model.encoder.layers:
         layer.attention_dropout = 0.0
     whole = gradients(task, model, 10_000)
-    assert model.log_scale.grad is not None
     assert whole.abs().max() > 1e-3
-    task._max_texts = 2
-    torch.testing.assert_close(gradients(task, model, 10_000), whole, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gradients(task, model, 12), whole, rtol=1e-4, atol=1e-6)
 
 
 def test_a_chunk_has_the_same_dropout_in_both_passes(start: tuple[TextPairTask, VectorModel]) -> None:
     task, model = start
-    task._max_texts = 4
-    once, again = gradients(task, model, 10_000), gradients(task, model, 10_000)
+    once, again = gradients(task, model, 24), gradients(task, model, 24)
     torch.testing.assert_close(once, again)
 
 
@@ -127,22 +112,19 @@ def test_the_loss_of_one_pair_ignores_what_is_relevant_too(start: tuple[TextPair
     queries, documents = every[:5], every[5:].view(5, 2, -1)
     loss = float(task.backward(model, np.arange(5), slice(0, 5), step)["loss"])
     expected = []
-    for width in (32, 8):
-        for row in range(5):
-            query = queries[row, :width] / queries[row, :width].norm()
-            flat = documents[..., :width] / documents[..., :width].norm(dim=-1, keepdim=True)
-            scores = (20 * flat @ query).reshape(-1).tolist()
-            numbers = lists.documents.reshape(-1).tolist()
-            good = {0: {0, 2, 5}, 1: {1}, 2: {3}, 3: {5}}[int(lists.queries[row])]
-            kept = [s for c, (s, n) in enumerate(zip(scores, numbers, strict=True)) if c == 2 * row or n not in good]
-            expected.append(-np.log(np.exp(scores[2 * row]) / np.exp(kept).sum()))
+    for row in range(5):
+        scores = (20 * documents @ queries[row]).reshape(-1).tolist()
+        numbers = lists.documents.reshape(-1).tolist()
+        good = {0: {0, 2, 5}, 1: {1}, 2: {3}, 3: {5}}[int(lists.queries[row])]
+        kept = [s for c, (s, n) in enumerate(zip(scores, numbers, strict=True)) if c == 2 * row or n not in good]
+        expected.append(-np.log(np.exp(scores[2 * row]) / np.exp(kept).sum()))
     assert loss == pytest.approx(np.mean(expected), rel=1e-4)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("max_texts", [None, 64])
+@pytest.mark.parametrize("budget", [None, 512])
 def test_on_a_gpu_replayed_graphs_have_the_gradient_of_32_bits(
-    max_texts: int | None, start: tuple[TextPairTask, VectorModel]
+    budget: int | None, start: tuple[TextPairTask, VectorModel]
 ) -> None:
     task, _ = start
     config = EncoderConfig(
@@ -155,15 +137,14 @@ def test_on_a_gpu_replayed_graphs_have_the_gradient_of_32_bits(
         attention_probs_dropout_prob=0.0,
     )
     torch.manual_seed(0)
-    model = VectorModel(Encoder(config), learn_scale=True).train()
+    model = VectorModel(Encoder(config)).train()
     exact = copy.deepcopy(model)
     pairs, order, items = RELEVANT.pairs(), np.random.default_rng(0).integers(0, 5, 200), np.arange(200)
     task._lists = Lists(pairs.queries[order], pairs.documents[order], np.ones((200, 1), np.float32))
-    task._max_texts, task._log_scale = max_texts, exact.log_scale
     step = Step(Placer(torch.device("cpu"), "full", None), 10**6, 7, nullcontext, lambda loss: loss)
     task.backward(exact, items, slice(0, 200), step)
     gradients = Gradients(model, task, TrainingOptions(), "full", "cuda")
-    task._log_scale = model.log_scale
+    gradients.budget = budget or gradients.budget
     assert gradients.graphed is not None
     for _ in range(5):
         gradients.compute(items, 7)

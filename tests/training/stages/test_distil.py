@@ -19,7 +19,7 @@ from tests.training import toys
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run
-from rankwell.corpus.records import Document, Query
+from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import BiEncoder
@@ -27,15 +27,12 @@ from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import new_cross_encoder, save_checkpoint
 from rankwell.models.encoder import Encoder
 from rankwell.models.spec import EncoderConfig
-from rankwell.rank.dense import DenseRanker
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import Names, TrainingCandidates
-from rankwell.training.data.prepare import prepare
 from rankwell.training.data.teachers import BiEncoderTeacher, load_teachers
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
-from rankwell.training.stage import Work
 from rankwell.training.stage_options.rankers import DistilOptions
 from rankwell.training.stages import distil, filter
 from rankwell.training.stages.distil import TeacherQueries, merge, teacher_lists
@@ -301,23 +298,6 @@ def test_noise_is_told_by_the_best_relevant_document() -> None:
     np.testing.assert_allclose(found, [-3.5 / deviation, -2.5 / deviation, 0.5 / deviation, 5.5 / deviation, -1, 1])
 
 
-def test_all_queries_are_searched_by_the_same_first_stage(
-    data: Path, tmp_path: Path, teacher: Path, student: Path
-) -> None:
-    stage = {**DISTIL, "teachers": [str(teacher)], "search": "all", "dense": 0, "depth": 3, "epochs": 1}
-    tree = toys.recipe_tree(data, student, distil=stage)
-    tree["first_stage"] = {"depth": 12, "hybrid": 1.0, "encoder": str(teacher)}
-    recipe = build_recipe(tree, "r.yaml")
-    prepared = prepare(recipe, tmp_path, device="cpu")
-    work, options = Work(recipe, student, prepared=prepared, device="cpu"), recipe.stages[0].options
-    queries = distil.gather_queries(work, options)
-    found = distil.find_candidates(work, options, queries, [])
-    last = found.documents[found.ends[-2] :][~found.relevant[found.ends[-2] :]]
-    dense = DenseRanker(BiEncoder.from_pretrained(teacher, device="cpu"))
-    (nearest,) = dense.search([Query("q", queries.texts[-1])], prepared.index, k=3).values()
-    assert set(found.names(last)) <= set(nearest.docids)
-
-
 def test_candidates_are_merged_by_their_best_rank(tmp_path: Path) -> None:
     store = DocumentStore.build([Document(f"d{i}", "text") for i in range(9)], tmp_path / "store")
     work: Any = SimpleNamespace(data=SimpleNamespace(collection=SimpleNamespace(store=store)))
@@ -372,7 +352,7 @@ def test_lists_have_a_relevant_document_candidates_and_others_with_the_teachers_
         ({"loss": "klll"}, "klll"),
         ({"list_size": 3, "random": 2}, "no room for a candidate"),
         ({"teachers": ["/nowhere"]}, "/nowhere"),
-        ({"dense": 0}, "`search` to all"),
+        ({"dense": 0}, "set `dense`"),
         ({"dense": 0, "depth": 0}, "no candidates"),
         ({"queries": ["nothing"]}, "nothing"),
     ],

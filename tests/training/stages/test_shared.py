@@ -256,7 +256,7 @@ def test_what_is_kept_can_be_cut_further(trained: tuple[Path, Trained]) -> None:
     assert work.candidates is not None
     store = work.data.collection.store
     whole = training_candidates(work, store)
-    few = training_candidates(work, store, ListOptions(skip=1, depth=3))
+    few = training_candidates(work, store, ListOptions(depth=2))
     assert few.lengths.max() < whole.lengths.max()
     assert few.per_query(~few.relevant).max() <= 2
 

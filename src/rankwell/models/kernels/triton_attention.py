@@ -19,6 +19,7 @@ with codes that match no row, so they are read without further checks.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -286,6 +287,32 @@ def _attend_first_kernel(
     tl.store(out + at, mixed.to(out.dtype.element_ty))
 
 
+def launch(
+    rows: Tensor, layout: Packed, heads: int, dropped: int, site: int, *, first: bool = False
+) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
+    """How a kernel goes over the tiles of packed ``rows`` (T, 3H), or over the ``first`` rows of sequences (B, H).
+
+    Returns its grid, its arguments from the codes on, and its constants.
+    """
+    size = rows.shape[1] // (heads if first else 3 * heads)
+    constants: dict[str, Any] = {"HEADS": heads, "SIZE": size, "ROWS": layout.blocks.rows}
+    constants |= {"RULE": RULES[layout.rule], "DROPPED": dropped}
+    if first:
+        assert not layout.window, "only attend_packed knows windows"
+        count, table = len(rows), layout.sequences
+        constants |= {"COLUMNS": FIRST_COLUMNS, "num_warps": 2}
+    else:
+        count, table = len(layout.tiles), layout.tiles
+        constants |= {"COLUMNS": layout.blocks.columns, "num_warps": layout.blocks.warps}
+        # Triton's default for fp32 is tf32, which loses half of the digits.
+        constants["PRECISION"] = "ieee" if rows.dtype == torch.float32 else "tf32"
+        # Triton's interpreter, on a CPU, stores bf16 as integers and would multiply those.
+        constants["WIDE"] = not rows.is_cuda
+    # The factor turns the product of a query and a key into an exponent of 2.
+    scale, seeds = math.log2(math.e) / math.sqrt(size), readable(layout.seeds, dropped, layout.tiles)
+    return (count * heads,), (layout.row_codes, layout.column_codes, table, scale, seeds, site), constants
+
+
 def attend_packed(
     qkv: Tensor, layout: Packed, heads: int, sums: Tensor | None = None, dropped: int = 0, site: int = 0
 ) -> Tensor:
@@ -294,33 +321,10 @@ def attend_packed(
     For the backward pass, ``sums`` (tiles, heads, rows of a tile) is filled with each row's log2 Σ 2^score. For
     ``dropped`` and ``site`` see :mod:`rankwell.models.kernels.triton_dropout`.
     """
-    size = qkv.shape[1] // (3 * heads)
-    out = qkv.new_empty(qkv.shape[0], heads * size)
-    _attend_kernel[(len(layout.tiles) * heads,)](
-        qkv,
-        out,
-        out if sums is None else sums,
-        layout.row_codes,
-        layout.column_codes,
-        layout.tiles,
-        score_scale(size),
-        readable(layout.seeds, dropped, layout.tiles),
-        site,
-        HEADS=heads,
-        SIZE=size,
-        RULE=RULES[layout.rule],
-        WINDOW=layout.window,
-        ROWS=layout.blocks.rows,
-        COLUMNS=layout.blocks.columns,
-        # Triton's default for fp32 is tf32, which loses half of the digits.
-        PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
-        # Triton's interpreter, on a CPU, stores bf16 as integers and would multiply those.
-        WIDE=not qkv.is_cuda,
-        TRAINED=sums is not None,
-        DROPPED=dropped,
-        num_warps=layout.blocks.warps,
-        num_stages=layout.blocks.stages,
-    )
+    out = qkv.new_empty(qkv.shape[0], qkv.shape[1] // 3)
+    grid, shared, constants = launch(qkv, layout, heads, dropped, site)
+    constants |= {"WINDOW": layout.window, "TRAINED": sums is not None, "num_stages": layout.blocks.stages}
+    _attend_kernel[grid](qkv, out, out if sums is None else sums, *shared, **constants)
     return out
 
 
@@ -336,32 +340,8 @@ def attend_first_packed(
     """Attention of the first row of each sequence: ``query`` (B, H), ``keys_values`` (T, 2H) → (B, H); ``sums`` is
     (B, heads), and all else as for :func:`attend_packed`.
     """
-    assert not layout.window, "only attend_packed knows windows"
-    size = query.shape[1] // heads
     out = torch.empty_like(query)
-    _attend_first_kernel[(len(query) * heads,)](
-        query,
-        keys_values,
-        out,
-        out if sums is None else sums,
-        layout.row_codes,
-        layout.column_codes,
-        layout.sequences,
-        score_scale(size),
-        readable(layout.seeds, dropped, layout.tiles),
-        site,
-        HEADS=heads,
-        SIZE=size,
-        RULE=RULES[layout.rule],
-        ROWS=layout.blocks.rows,
-        COLUMNS=FIRST_COLUMNS,
-        TRAINED=sums is not None,
-        DROPPED=dropped,
-        num_warps=2,
-    )
+    grid, shared, constants = launch(query, layout, heads, dropped, site, first=True)
+    constants["TRAINED"] = sums is not None
+    _attend_first_kernel[grid](query, keys_values, out, out if sums is None else sums, *shared, **constants)
     return out
-
-
-def score_scale(size: int) -> float:
-    """The factor that turns the product of a query and a key into an exponent of 2."""
-    return math.log2(math.e) / math.sqrt(size)

@@ -10,6 +10,8 @@ Sums, means and variances are fp32 for tensors of any type.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -182,26 +184,19 @@ def row_constants(width: int) -> dict[str, int]:
     return {"WIDTH": width, "BLOCK": triton.next_power_of_2(width), "ROWS": ROWS}
 
 
+def over_rows(kernel: Any, count: int, width: int, *arguments: Any, **constants: Any) -> None:
+    """Launch a kernel over ``count`` rows, ROWS of them to a program."""
+    kernel[(triton.cdiv(count, ROWS),)](*arguments, **constants, **row_constants(width), num_warps=ROWS)
+
+
 def add_norm(
     x: Tensor, y: Tensor, norm: nn.LayerNorm, dropped: int = 0, seeds: Tensor | None = None, site: int = 0
 ) -> Tensor:
     """``norm(x + dropout(y))`` of (T, H); for the last three see :mod:`rankwell.models.kernels.triton_dropout`."""
     count, width = x.shape
     out = torch.empty_like(x)
-    _add_norm_kernel[(triton.cdiv(count, ROWS),)](
-        x,
-        y,
-        norm.weight,
-        norm.bias,
-        out,
-        count,
-        norm.eps,
-        readable(seeds, dropped, out),
-        site,
-        DROPPED=dropped,
-        num_warps=ROWS,
-        **row_constants(width),
-    )
+    rest = norm.weight, norm.bias, out, count, norm.eps, readable(seeds, dropped, out), site
+    over_rows(_add_norm_kernel, count, width, x, y, *rest, DROPPED=dropped)
     return out
 
 
@@ -221,20 +216,8 @@ def embed_norm(
     short = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if short else tables[0].dtype
     out = torch.empty(count, width, dtype=dtype, device=device)
-    _embed_norm_kernel[(triton.cdiv(count, ROWS),)](
-        *ids,
-        *tables,
-        norm.weight,
-        norm.bias,
-        out,
-        count,
-        norm.eps,
-        readable(seeds, dropped, out),
-        site,
-        DROPPED=dropped,
-        num_warps=ROWS,
-        **row_constants(width),
-    )
+    rest = norm.weight, norm.bias, out, count, norm.eps, readable(seeds, dropped, out), site
+    over_rows(_embed_norm_kernel, count, width, *ids, *tables, *rest, DROPPED=dropped)
     return out
 
 
@@ -242,19 +225,9 @@ def add_then_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Ten
     """``x + y`` of (T, H), and its norm: what a layer with the norm before it needs. The norm may lack a bias."""
     count, width = x.shape
     sums, out = torch.empty_like(x), torch.empty_like(x)
-    _add_then_norm_kernel[(triton.cdiv(count, ROWS),)](
-        x,
-        y,
-        norm.weight,
-        norm.weight if norm.bias is None else norm.bias,
-        sums,
-        out,
-        count,
-        norm.eps,
-        BIASED=norm.bias is not None,
-        num_warps=ROWS,
-        **row_constants(width),
-    )
+    biased = norm.bias is not None
+    rest = norm.weight, norm.bias if biased else norm.weight, sums, out, count, norm.eps
+    over_rows(_add_then_norm_kernel, count, width, x, y, *rest, BIASED=biased)
     return sums, out
 
 

@@ -21,15 +21,13 @@ from torch import Tensor
 
 from rankwell.models.kernels.triton_attention import (
     CODE_BITS,
-    FIRST_COLUMNS,
-    RULES,
     attend_first_packed,
     attend_packed,
+    launch,
     product,
-    score_scale,
     table_row,
 )
-from rankwell.models.kernels.triton_dropout import kept, parts, readable, scale_kept, seed_at
+from rankwell.models.kernels.triton_dropout import kept, parts, scale_kept, seed_at
 from rankwell.models.layout import Packed
 
 # Depth of the load pipeline by head size: the backward pass holds more at a time than the forward pass.
@@ -258,27 +256,12 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         qkv, out, sums = ctx.saved_tensors
-        layout, heads, dropped, site = ctx.rest
-        size = qkv.shape[1] // (3 * heads)
+        grid, shared, constants = launch(qkv, *ctx.rest)
+        constants["num_stages"] = STAGES[constants["SIZE"]]
         grad_out, grad_qkv, deltas = grad_out.contiguous(), torch.empty_like(qkv), torch.empty_like(sums)
-        seeds = readable(layout.seeds, dropped, layout.tiles)
-        codes = layout.row_codes, layout.column_codes, layout.tiles, score_scale(size), seeds, site
-        constants = {
-            "HEADS": heads,
-            "SIZE": size,
-            "RULE": RULES[layout.rule],
-            "ROWS": layout.blocks.rows,
-            "COLUMNS": layout.blocks.columns,
-            "PRECISION": "ieee" if qkv.dtype == torch.float32 else "tf32",
-            "WIDE": not qkv.is_cuda,
-            "DROPPED": dropped,
-            "num_warps": layout.blocks.warps,
-            "num_stages": STAGES[size],
-        }
-        grid = (len(layout.tiles) * heads,)
         # dQ comes first: its kernel computes the deltas that dK and dV need.
-        _query_gradient_kernel[grid](qkv, out, grad_out, grad_qkv, sums, deltas, *codes, **constants)
-        _key_value_gradient_kernel[grid](qkv, grad_out, grad_qkv, sums, deltas, *codes, **constants)
+        _query_gradient_kernel[grid](qkv, out, grad_out, grad_qkv, sums, deltas, *shared, **constants)
+        _key_value_gradient_kernel[grid](qkv, grad_out, grad_qkv, sums, deltas, *shared, **constants)
         return grad_qkv, None, None, None, None
 
 
@@ -296,30 +279,10 @@ class _AttendFirst(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         query, keys_values, out, sums = ctx.saved_tensors
-        layout, heads, dropped, site = ctx.rest
-        size = query.shape[1] // heads
         grad_query, grad_keys_values = torch.empty_like(query), torch.empty_like(keys_values)
-        _first_gradient_kernel[(len(query) * heads,)](
-            query,
-            keys_values,
-            out,
-            grad_out.contiguous(),
-            grad_query,
-            grad_keys_values,
-            sums,
-            layout.row_codes,
-            layout.column_codes,
-            layout.sequences,
-            score_scale(size),
-            readable(layout.seeds, dropped, layout.tiles),
-            site,
-            HEADS=heads,
-            SIZE=size,
-            RULE=RULES[layout.rule],
-            ROWS=layout.blocks.rows,
-            COLUMNS=FIRST_COLUMNS,
-            DROPPED=dropped,
-            num_warps=2,
+        grid, shared, constants = launch(query, *ctx.rest, first=True)
+        _first_gradient_kernel[grid](
+            query, keys_values, out, grad_out.contiguous(), grad_query, grad_keys_values, sums, *shared, **constants
         )
         return grad_query, grad_keys_values, None, None, None, None
 

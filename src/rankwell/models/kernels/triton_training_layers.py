@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from rankwell.models.kernels.triton_dropout import drop, parts, readable, seed_at
-from rankwell.models.kernels.triton_layers import ROWS, add_norm, embed_norm, row_constants
+from rankwell.models.kernels.triton_layers import ROWS, add_norm, embed_norm, over_rows, row_constants
 
 PROGRAMS = 512  # about four to a multiprocessor
 
@@ -262,10 +262,7 @@ def _drop_rows(x: Tensor, dropped: int, seeds: Tensor, site: int) -> Tensor:
     x = x.contiguous()
     count, width = x.shape
     out = torch.empty_like(x)
-    block = triton.next_power_of_2(width)
-    _drop_kernel[(triton.cdiv(count, ROWS),)](
-        x, out, count, seeds, site, WIDTH=width, BLOCK=block, ROWS=ROWS, DROPPED=dropped, num_warps=ROWS
-    )
+    over_rows(_drop_kernel, count, width, x, out, count, seeds, site, DROPPED=dropped)
     return out
 
 

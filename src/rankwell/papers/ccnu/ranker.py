@@ -157,10 +157,6 @@ class SdnetRanker:
     def store_tokens(self, texts: Texts) -> None:
         """Do nothing: stored tokens are of no use to an SDNet."""
 
-    def read_queries(self, texts: Sequence[str]) -> InMemoryFeatures:
-        """The features of queries."""
-        return self._read(texts, self.model.config.max_query_words)[0]
-
     def score(self, queries: FeatureSource, passages: FeatureSource, query_of: Rows, passage_of: Rows) -> Scores:
         """Score pairs of query numbers and passage numbers."""
         scores = np.empty(len(query_of), np.float32)

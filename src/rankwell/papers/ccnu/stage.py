@@ -25,7 +25,7 @@ from rankwell.core.arrays import Rows
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.manifest import digest, write_json
 from rankwell.corpus.formats import read_run, write_run
-from rankwell.corpus.records import Qrels, Run
+from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
 from rankwell.evaluation.significance import TESTS
@@ -44,8 +44,9 @@ from rankwell.papers.ccnu.word_features import (
     open_vectors,
 )
 from rankwell.papers.ccnu.words import Tagger, open_tagger
-from rankwell.rank.fusion import NORMALISATIONS, Shares, fuse
-from rankwell.rank.tuning import tune_fusion
+from rankwell.rank.fusion import NORMALISATIONS, Shares
+from rankwell.rank.tuning import window_grid
+from rankwell.rank.window_scores import WindowScores
 from rankwell.training.data.sampling import Lists, draw
 from rankwell.training.loop.loop import CollapseGuard, train
 from rankwell.training.loop.losses import Loss, make_loss
@@ -53,11 +54,13 @@ from rankwell.training.loop.task import ListTask, Step
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number
-from rankwell.training.stages.shared import check_folds, check_lists, training_candidates
-from rankwell.training.stages.tune import draw_shares
+from rankwell.training.stages.shared import check_folds, check_lists, dev_queries, training_candidates
+from rankwell.training.stages.tune import Scored, draw_shares
 
 ALPHAS = tuple(round(0.1 * step, 1) for step in range(11))
 PAPER = Shares(model=0.2, first=0.8, normalise="none")
+WHOLE = "first"
+"""The aggregate of windows: a passage is one window."""
 
 
 class SdnetTask(ListTask):
@@ -165,18 +168,10 @@ def run(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> StageResu
     task = SdnetTask(queries, passages, table, lists, loss, max_pairs=options.max_pairs_in_memory)
     model = new_sdnet(_config(work, options, encoder, table, vectors, tagger), work.seed)
     make_ranker = partial(SdnetRanker, encoder=encoder, table=table, tagger=tagger)
-    outcome = train(
-        model,
-        task,
-        options,
-        folder,
-        save=lambda target: save_sdnet(target, model),
-        seed=work.seed,
-        device=work.device,
-        validate=_validation(work, options, make_ranker, encoder, passages),
-        guard=CollapseGuard(loss.chance(torch.from_numpy(lists(0).labels))),
-        description="SDNet",
-    )
+    guard = CollapseGuard(loss.chance(torch.from_numpy(lists(0).labels)))
+    validate = _validation(work, options, make_ranker, encoder, passages)
+    how = {**work.computing, "validate": validate, "guard": guard}
+    outcome = train(model, task, options, folder, save=partial(save_sdnet, model=model), description="SDNet", **how)
     if process_number() > 0:
         return StageResult(folder / "model")
     figures = outcome.figures() | {
@@ -230,18 +225,14 @@ def _validation(
     """A function that re-ranks some dev queries from stored features and evaluates the result."""
     if options.best == "last":
         return None
-    dev, measure = work.data.dev, _measure(work, options)
-    queries = dev.queries[: options.dev_queries]
-    qids = {query.qid for query in queries}
-    run = Run({qid: ranking for qid, ranking in dev.run.items() if qid in qids}, name=dev.run.name)
-    qrels = Qrels({qid: grades for qid, grades in dev.qrels.items() if qid in qids})
+    queries, qrels, run = dev_queries(work, options)
     features = encoder.read([query.text for query in queries], work.recipe.model.max_query)
 
     def validate(model: nn.Module) -> Mapping[str, float]:
         assert isinstance(model, Sdnet)
         depth = work.recipe.evaluate.depth
         reranked = make_ranker(model).rerank(run, queries, passages=passages, query_features=features, depth=depth)
-        return dict(evaluate(qrels, reranked, [measure]).mean)
+        return dict(evaluate(qrels, reranked, [_measure(work, options)]).mean)
 
     return validate
 
@@ -250,23 +241,24 @@ def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> d
     """α·BM25 + (1−α)·S with α by cross-validation on dev. Writes the whole grid and the run of the best setting."""
     dev, measure = work.data.dev, _measure(work, options)
     first = dev.run.head(work.recipe.evaluate.depth)
-    settings = [Shares.beside_model(first=share, normalise=how) for how in NORMALISATIONS for share in ALPHAS]
-    runs = {"first": first, "model": run}
-    tuning = tune_fusion(runs, dev.qrels, settings, measure=str(measure), folds=options.folds, seed=work.seed)
-    write_run(fuse(runs, tuning.best, name="interpolated"), folder / "interpolated.run.gz")
-    described = tuning.as_dict(lambda shares: {"alpha": shares.first, "normalise": shares.normalise})
+    scored = Scored(WindowScores.of_run(run), first, None)
+    settings = [setting for how in NORMALISATIONS for setting in window_grid(ALPHAS, [WHOLE], how)]
+    tuning = scored.tune(work, settings, str(measure), options.folds)
+    write_run(scored.fuse(tuning.best, "interpolated"), folder / "interpolated.run.gz")
+    described = tuning.as_dict(lambda setting: {"alpha": setting[0].first, "normalise": setting[0].normalise})
     write_json(folder / "interpolation.json", described)
     with suppress(MissingExtraError):  # the plot is optional
         tried = zip(settings, tuning.values, strict=True)
-        lines = [(shares.normalise, shares.first, values) for shares, values in tried]
+        lines = [(shares.normalise, shares.first, values) for (shares, _), values in tried]
         draw_shares(str(measure), lines, folder / "alpha.png", option="α")
     alone = {
         name: evaluate(dev.qrels, ranked, [measure]).values[0] for name, ranked in (("first stage", first), ("S", run))
     }
     figures: dict[str, Any] = {f"{name} {measure}": round(float(values.mean()), 4) for name, values in alone.items()}
     figures[f"interpolated {measure}, cross-validated"] = round(tuning.cross_validated, 4)
-    figures[f"interpolated {measure}, α as in the paper"] = round(float(tuning.values[settings.index(PAPER)].mean()), 4)
-    figures |= {"interpolation": str(tuning.best), "alpha": tuning.best.first}
+    (best, _), as_published = tuning.best, tuning.values[settings.index((PAPER, WHOLE))]
+    figures[f"interpolated {measure}, α as in the paper"] = round(float(as_published.mean()), 4)
+    figures |= {"interpolation": str(best), "alpha": best.first}
     for name, values in alone.items():
         p = TESTS["t"](tuning.held_out, values)
         figures[f"p, interpolated against {name}"] = float(f"{p:.3g}")

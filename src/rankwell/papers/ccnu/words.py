@@ -36,8 +36,8 @@ MAX_PIECES = 64
 class WordRows:
     """Texts as word numbers: ``numbers`` (T,) in a :class:`WordVocabulary`, ``ends`` (N,) of each text.
 
-    ``tags`` (T, 2), if known, are the words' parts of speech and entities as a
-    :class:`~rankwell.papers.ccnu.words.Tagger` numbers them.
+    ``tags`` (T, 2), if known, are each word's part of speech and entity, numbered from 1 as a :class:`Tagger` lists
+    them; 0 if it has none, or one that is not listed.
     """
 
     numbers: NDArray[np.int32]
@@ -184,8 +184,6 @@ def match_features(vocabulary: WordVocabulary, queries: WordRows, documents: Wor
 # Parts of speech and named entities of words, which SDNet reads beside BERT's features
 
 
-Tags = NDArray[np.uint8]
-"""(T, 2): each word's part of speech and entity, numbered from 1; 0 if it has none, or one without a number."""
 SENTENCE_ENDS = frozenset(".!?")
 # The Penn Treebank's tags.
 PARTS_OF_SPEECH = tuple(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -175,16 +176,8 @@ def run(work: Work, stage: RecipeStage[DeepctOptions], folder: Path) -> StageRes
     segments = model.encoder.config.type_vocab_size
     reader = Reader.of_texts(tokenizer, options.max_length, windows=Windows(), segments=segments)
     task = TermWeightTask(work.data.tokens(tokenizer, stems=True), recall, reader)
-    outcome = train(
-        model,
-        task,
-        options,
-        folder,
-        save=lambda target: save_token_weights(target, model, tokenizer, options.max_length),
-        seed=work.seed,
-        device=work.device,
-        description="term weights",
-    )
+    save = partial(save_token_weights, model=model, tokenizer=tokenizer, max_length=options.max_length)
+    outcome = train(model, task, options, folder, save=save, description="term weights", **work.computing)
     device = str(next(model.parameters()).device)
     scaling = WeightOptions(options.scaling, options.scale)
     begin = time.monotonic()

@@ -42,7 +42,7 @@ from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.papers.deepct.model import TokenWeightModel, load_token_weights
 from rankwell.papers.deepct.page import WeighedText, write_terms_page
-from rankwell.papers.enrich import check_output, enrich
+from rankwell.rank.requests import check_output, enrich
 
 STEM_BITS = 31
 """A stem's number has at most this many bits, so that row and stem fit in one integer."""

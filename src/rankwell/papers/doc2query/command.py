@@ -46,7 +46,6 @@ def expand(
     text_field: TextField = None,
     title_field: TitleField = None,
     n: Annotated[int, typer.Option("--n", help="Queries per passage.")] = 5,
-    method: Annotated[str, typer.Option("--method", help="Decoding method: sample or beam.")] = "sample",
     temperature: Annotated[
         float, typer.Option("--temperature", help="Sampling temperature; higher is more varied.")
     ] = 1.0,
@@ -85,7 +84,7 @@ def expand(
 
     Settings, for --set NAME=VALUE:
 
-    top_k: sample from this many of the likeliest tokens (10); beams: beam width (5).
+    top_k: sample from this many of the likeliest tokens (10).
 
     Examples:
 
@@ -97,7 +96,6 @@ def expand(
 
         rankwell expand collection.tsv --model writer --out expansions.jsonl.gz --ray local --workers 4
     """
-    from rankwell.core.errors import RankwellError
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.formats.texts import read_expansions
     from rankwell.corpus.sources import resolve_documents
@@ -114,24 +112,14 @@ def expand(
     from rankwell.rank.ranker import RankerJudge
 
     need_file(out, "expand")
-    if method not in ("sample", "beam"):
-        raise RankwellError(f"--method {method}: expected sample or beam")
-    cluster, rare = cluster_of(context), read_settings(settings, {"top_k": int, "beams": int})
+    cluster, rare = cluster_of(context), read_settings(settings, {"top_k": int})
     begin = time.monotonic()
     folder, columns = find_writer(model), Columns(id_field, text_field, title_field)
     count = expand_collection(
         collection,
         folder,
         out,
-        WritingOptions(
-            n,
-            "beam" if method == "beam" else "sample",
-            rare.get("top_k", 10),
-            temperature,
-            rare.get("beams", 5),
-            max_query=read_writer_config(folder).max_query,
-            seed=seed,
-        ),
+        WritingOptions(n, rare.get("top_k", 10), temperature, read_writer_config(folder).max_query, seed),
         Filtering(duplicates=not duplicates, threshold=None if judge is None else threshold),
         None if judge is None else RankerJudge.find(judge),
         device=device if cluster is None else device or "cpu",

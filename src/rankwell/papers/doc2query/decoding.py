@@ -1,4 +1,4 @@
-"""Writing queries with a trained writer: sampling and beam search, many passages at a time.
+"""Writing queries with a trained writer: sampling, many passages at a time.
 
 A step computes one new piece for every row from cached keys and values; those of a passage are computed once for all
 its queries. The random numbers of a query depend on the seed and the key of its passage alone, so a passage gets the
@@ -11,7 +11,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -37,26 +36,21 @@ _LOOSE = re.compile(r" ([?.,!:;%)\]])|([(\[$#]) | (['’/-]) ")
 
 @dataclass(frozen=True)
 class WritingOptions:
-    """How queries are written: ``n`` per passage, sampled from the ``top_k`` likeliest pieces or by beam search."""
+    """How queries are written: ``n`` per passage, sampled from the ``top_k`` likeliest pieces."""
 
     n: int = 5
-    method: Literal["sample", "beam"] = "sample"
     top_k: int = 10
     temperature: float = 1.0
-    beams: int = 5
-    """Width of the beam; at least ``n``."""
     max_query: int = 32
     """Maximum length of a query in pieces, [SEP] included."""
     seed: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("n", "top_k", "beams", "max_query"):
+        for name in ("n", "top_k", "max_query"):
             if getattr(self, name) < 1:
                 raise RankwellError(f"{name} is {getattr(self, name)}, expected 1 or more")
         if self.temperature <= 0:
             raise RankwellError(f"temperature is {self.temperature:g}, expected a number above 0")
-        if self.method not in ("sample", "beam"):
-            raise RankwellError(f"method is {self.method!r}, expected sample or beam")
 
 
 @dataclass(frozen=True)
@@ -112,43 +106,6 @@ def sample(
     return written.view(batch, n, steps)
 
 
-def beam_search(
-    decoder: Decoder, passages: EncodedPassages, special: DecodingTokens, options: WritingOptions
-) -> tuple[Tensor, Tensor]:
-    """The best queries, likeliest first, (B, n, steps), and their log probabilities over length ** penalty.
-
-    A query that has ended stays in the beam with its score.
-    """
-    batch, steps = passages.states.shape[0], options.max_query
-    width, device = max(options.beams, options.n), passages.states.device
-    running = _Rows(decoder, passages, special, width, steps)
-    written = torch.full((batch * width, steps), special.end, dtype=torch.int64, device=device)
-    scores = torch.full((batch, width), -torch.inf, device=device)
-    scores[:, 0] = 0.0  # all beams of a passage begin alike, so only one of them counts in the first step
-    lengths = torch.zeros(batch * width, device=device)
-    done = torch.zeros(batch * width, dtype=torch.bool, device=device)
-    first_rows = torch.arange(batch, device=device)[:, None] * width
-    for step in range(steps):
-        log_p = torch.log_softmax(running.logits(step).float(), dim=1)
-        log_p[done] = -torch.inf
-        log_p[done, special.end] = 0.0
-        words = log_p.shape[1]
-        scores, places = (scores[:, :, None] + log_p.view(batch, width, words)).view(batch, -1).topk(width)
-        rows = (first_rows + places // words).flatten()
-        tokens = (places % words).flatten()
-        written, done, lengths = written[rows], done[rows], lengths[rows]
-        written[:, step] = tokens
-        lengths += ~done
-        done |= tokens == special.end
-        if bool(done.all()):
-            break
-        running.reorder(rows)
-        running.tokens = tokens[:, None]
-    ranked = scores / lengths.view(batch, width)
-    best, order = ranked.sort(dim=1, descending=True, stable=True)
-    return written[(first_rows + order).flatten()].view(batch, width, steps)[:, : options.n], best[:, : options.n]
-
-
 class _Rows:
     """The rows of a batch while their queries are written: the newest piece of each, and the cached states."""
 
@@ -171,15 +128,11 @@ class _Rows:
             logits[:, self._special.end] = -torch.inf
         return logits
 
-    def reorder(self, rows: Tensor) -> None:
-        """Row ``i`` continues from row ``rows[i]``, one of the same passage."""
-        for past in self._past:
-            past.take(rows)
-
     def keep(self, passages: Tensor, rows: Tensor) -> None:
         """Continue with these passages only; ``rows`` are their rows."""
         self._memories = [memory.take(passages) for memory in self._memories]
-        self.reorder(rows)
+        for past in self._past:
+            past.take(rows)
         self.tokens = self.tokens[rows]
 
 
@@ -252,13 +205,9 @@ class Writer:
         slots, real = (torch.from_numpy(part).to(self.device) for part in passage_grid(sequences.ends))
         passages = self.model.read(*self._compute.place(sequences), slots, real)
         options = self.options
-        if options.method == "beam":
-            tokens, _ = beam_search(self.model.decoder, passages, self._special, options)
-            tokens = tokens[:, :n]
-        else:
-            drawn = np.stack([_uniforms(options.seed, name, n, options.max_query) for name in names])
-            uniforms = torch.from_numpy(drawn).to(self.device)
-            tokens = sample(self.model.decoder, passages, self._special, options, uniforms)
+        drawn = np.stack([_uniforms(options.seed, name, n, options.max_query) for name in names])
+        uniforms = torch.from_numpy(drawn).to(self.device)
+        tokens = sample(self.model.decoder, passages, self._special, options, uniforms)
         written: NDArray[np.int64] = tokens.cpu().numpy()
         return written
 

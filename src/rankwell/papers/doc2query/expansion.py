@@ -27,8 +27,8 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, model_digest
-from rankwell.papers.enrich import check_output, enrich
 from rankwell.rank.ranker import RankerJudge
+from rankwell.rank.requests import check_output, enrich
 
 if TYPE_CHECKING:
     from rankwell.papers.doc2query.decoding import WritingOptions

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from rankwell.training.options import STAGE_OPTIONS, Meaning, ValidatedOptions
+from rankwell.training.options import STAGE_OPTIONS, ValidatedOptions
 from rankwell.training.stage_options.first_stages import TuningOptions
 
 
@@ -26,16 +26,8 @@ class Doc2queryOptions(TuningOptions, ValidatedOptions):
     )
     max_query: int = Field(default=32, ge=2, description="Maximum query length in tokens.")
     n: int = Field(default=5, ge=1, description="Queries to generate per passage.")
-    method: Literal["sample", "beam"] = Field(default="sample", description="Decoding method.")
     top_k: int = Field(default=10, ge=1, description="Sampling is restricted to this many most likely tokens.")
     temperature: float = Field(default=1.0, gt=0, description="Sampling temperature; higher is more varied.")
-    beams: int = Field(default=5, ge=1, description="Beam width; at least `n`.")
-    judge: Annotated[str | None, Meaning.MODEL] = Field(
-        default=None, description="Ranker that removes off-topic queries; none: keep all."
-    )
-    threshold: float = Field(
-        default=0.5, ge=0, le=1, description="Queries with a lower p(relevant) according to `judge` are removed."
-    )
     tune_queries: int = Field(
         default=500,
         ge=5,

@@ -34,11 +34,10 @@ from rankwell.models.batch import Batch, Placer
 from rankwell.models.checkpoints.describe import describe
 from rankwell.papers.doc2query.checkpoints import load_writer, save_writer
 from rankwell.papers.doc2query.decoding import WritingOptions
-from rankwell.papers.doc2query.expansion import ExpandJob, Filtering, count_expansions
+from rankwell.papers.doc2query.expansion import ExpandJob, count_expansions
 from rankwell.papers.doc2query.options import Doc2queryOptions
 from rankwell.papers.doc2query.page import ExpandedText, write_expansions_page
 from rankwell.papers.doc2query.writer import passage_grid, query_grid
-from rankwell.rank.ranker import RankerJudge
 from rankwell.retrieve.index import Index
 from rankwell.training.first_stage import (
     INDEX,
@@ -163,7 +162,7 @@ def perplexity_on(task: QueryWritingTask, model: nn.Module, *, budget: int = 819
 
 
 def check(work: Work, stage: RecipeStage[Doc2queryOptions]) -> None:
-    """Check tuning, lengths and judge."""
+    """Check tuning and lengths."""
     options = stage.options
     check_tuning(work, stage)
     limit = describe(work.model).encoder_config().max_position_embeddings
@@ -172,8 +171,6 @@ def check(work: Work, stage: RecipeStage[Doc2queryOptions]) -> None:
             raise RankwellError(
                 f"{stage.path}.{name} is {getattr(options, name)}, but {work.model} has {limit} positions"
             )
-    if options.judge is not None:
-        RankerJudge.find(options.judge)
 
 
 def run(work: Work, stage: RecipeStage[Doc2queryOptions], folder: Path) -> StageResult:
@@ -215,17 +212,10 @@ def _train_writer(
         return QueryWritingTask(pairs, tokenizer, **lengths, smoothing=smoothing)
 
     learned = task(queries, options.smoothing)
-    outcome = train(
-        model,
-        learned,
-        options,
-        folder,
-        save=lambda target: save_writer(target, model, tokenizer, config),
-        seed=work.seed,
-        device=work.device,
-        validate=None if options.best == "last" else partial(perplexity_on, task(others, 0.0), budget=4 * CPU_BUDGET),
-        description="query writer",
-    )
+    save = partial(save_writer, model=model, tokenizer=tokenizer, config=config)
+    validate = None if options.best == "last" else partial(perplexity_on, task(others, 0.0), budget=4 * CPU_BUDGET)
+    how = {**work.computing, "validate": validate}
+    outcome = train(model, learned, options, folder, save=save, description="query writer", **how)
     figures = {
         **outcome.figures(),
         "pairs": len(learned.pairs),
@@ -238,19 +228,9 @@ def _train_writer(
 
 def _expand(work: Work, options: Doc2queryOptions, folder: Path, device: str) -> Shards:
     """Write the queries of all passages; several processes share the work."""
-    writing = WritingOptions(
-        options.n,
-        options.method,
-        options.top_k,
-        options.temperature,
-        options.beams,
-        max_query=options.max_query,
-        seed=work.seed,
-    )
-    judge = None if options.judge is None else RankerJudge.find(options.judge)
-    filtering = Filtering(threshold=None if judge is None else options.threshold)
+    writing = WritingOptions(options.n, options.top_k, options.temperature, options.max_query, work.seed)
     store, shards = work.data.collection.store.folder, folder / "shards"
-    job = ExpandJob(store, folder / "model", shards, writing, filtering, judge, device, shard_size=options.shard)
+    job = ExpandJob(store, folder / "model", shards, writing, device=device, shard_size=options.shard)
     return do(job)
 
 

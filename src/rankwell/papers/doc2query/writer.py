@@ -65,7 +65,7 @@ class KeyValueCache:
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def take(self, rows: Tensor) -> None:
-        """Keep only these rows, in this order; a row may occur several times."""
+        """Keep only these rows, in this order."""
         self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
 

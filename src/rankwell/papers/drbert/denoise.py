@@ -1,7 +1,7 @@
 """``denoise``: which candidates are relevant though nobody judged them? Leaves candidates, and an audit.
 
-Given p(relevant) of every candidate, DR-BERT drops the unjudged ones above a threshold; RocketQA keeps only those below
-a low one; hard-negative mining keeps the n that look most relevant among the rest. Judged candidates are never noise.
+Given p(relevant) of every candidate, DR-BERT drops the unjudged ones above a threshold. Judged candidates are never
+noise. If all negatives of a query are, it keeps the one with the lowest p.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from rankwell.training.stages.shared import load_ranker, ranker_tokens, train_ra
 
 Probabilities = NDArray[np.float32]
 
-# What became of a candidate, as numbers and in words. From FIRST_DROPPED on it was dropped.
-RELEVANT, NON_RELEVANT, CLEAN, DOUBTED, LAST, NOISE, EASY, ALONE = range(8)
+# What became of a candidate, as numbers and in words. NOISE was dropped, all others were kept.
+RELEVANT, NON_RELEVANT, CLEAN, DOUBTED, LAST, NOISE = range(6)
 REASONS = (
     "judged relevant",
     "judged non-relevant",
@@ -45,10 +45,7 @@ REASONS = (
     "p above the limit, as that of too many",
     "the query's last negative",
     "p above the limit",
-    "not among the hardest",
-    "its query has no negative left",
 )
-FIRST_DROPPED = NOISE
 AUDIT_COLUMNS = ("qid", "docid", "p", "verdict", "reason", "query", "document")
 _ROWS_AT_A_TIME = 4096
 
@@ -63,14 +60,8 @@ class Audit:
     reasons: NDArray[np.int8]
 
     @property
-    def dropped(self) -> Mask:
-        """Which candidates were dropped, for whatever reason."""
-        dropped: Mask = self.reasons >= FIRST_DROPPED
-        return dropped
-
-    @property
     def noise(self) -> Mask:
-        """Which candidates were dropped as noise."""
+        """Which candidates were dropped."""
         noise: Mask = self.reasons == NOISE
         return noise
 
@@ -88,7 +79,6 @@ class Audit:
         """The numbers of the audit, as JSON holds them."""
         candidates = self.candidates
         noise = candidates.per_query(self.noise)
-        last, alone = (int((candidates.per_query(self.reasons == reason) > 0).sum()) for reason in (LAST, ALONE))
         counts = np.bincount(self.reasons, minlength=len(REASONS)).tolist()
         quantiles = {
             kind: dict(zip(("10%", "50%", "90%"), np.quantile(self.p[mask], (0.1, 0.5, 0.9)).tolist(), strict=True))
@@ -103,12 +93,11 @@ class Audit:
             "noise": int(self.noise.sum()),
             "noise rate": self.rate,
             "doubted rate": self.doubted,
-            "kept": int((~self.dropped).sum()),
+            "kept": int((~self.noise).sum()),
             "reasons": dict(zip(REASONS, counts, strict=True)),
             "queries with noise": int((noise > 0).sum()),
             "noise a query": {"mean": float(noise.mean()), "most": int(noise.max())},
-            "queries that keep one negative": last,
-            "queries left out": alone,
+            "queries that keep one negative": counts[LAST],
             "p quantiles": quantiles,
         }
 
@@ -126,9 +115,9 @@ class Audit:
         """The candidates that are written, in the order they are written."""
         listed = np.ones(len(self.p), np.bool_)
         if most is not None:
-            within = np.flatnonzero(np.isin(self.reasons, (CLEAN, EASY)))
+            within = np.flatnonzero(self.reasons == CLEAN)
             listed[within[_place_in_query(self.candidates, within, -self.p) >= most]] = False
-        order = np.lexsort((-self.p, ~self.dropped))
+        order = np.lexsort((-self.p, ~self.noise))
         return order[listed[order]]
 
     def _lines(self, queries: Mapping[str, str], texts: Texts, most: int | None) -> Iterator[str]:
@@ -141,7 +130,7 @@ class Audit:
             qids = [self.candidates.qids[row] for row in rows[some]]
             columns = zip(qids, docids, self.p[some], self.reasons[some].tolist(), texts.texts(docids), strict=True)
             for qid, docid, p, reason, text in columns:
-                verdict = "dropped" if reason >= FIRST_DROPPED else "kept"
+                verdict = "dropped" if reason == NOISE else "kept"
                 query, document = _cell(queries.get(qid, "")), _cell(text)
                 yield f"{qid}\t{docid}\t{p:.6f}\t{verdict}\t{REASONS[reason]}\t{query}\t{document}\n"
 
@@ -154,25 +143,13 @@ def denoise(
     p = _checked(candidates, p)
     relevant, unjudged = candidates.relevant, candidates.unjudged
     reasons = np.select([relevant, ~unjudged], [RELEVANT, NON_RELEVANT], CLEAN).astype(np.int8)
-    noisy = p > options.threshold if options.keep_below is None else p >= options.keep_below
-    too_many = options.keep_below is None and _share(unjudged & noisy, unjudged) > options.most
-    reasons[unjudged & noisy] = DOUBTED if too_many else NOISE
-    if options.hardest is not None:
-        left = np.flatnonzero(~relevant & (reasons < FIRST_DROPPED))
-        reasons[left[_place_in_query(candidates, left, -p) >= options.hardest]] = EASY
-    negatives = ~relevant & (reasons < FIRST_DROPPED)
-    empty = candidates.per_query(negatives) == 0
-    of_empty = np.repeat(empty, candidates.lengths)
-    if options.keep_one:
-        left = np.flatnonzero(of_empty & ~relevant)
-        reasons[left[_place_in_query(candidates, left, p) == 0]] = LAST
-    elif empty.all():
-        raise RankwellError("noise reduction leaves no query with a negative; raise its threshold")
-    else:
-        reasons[of_empty & relevant] = ALONE
+    noisy = unjudged & (p > options.threshold)
+    reasons[noisy] = DOUBTED if _share(noisy, unjudged) > options.most else NOISE
+    empty = candidates.per_query(~relevant & (reasons != NOISE)) == 0
+    left = np.flatnonzero(np.repeat(empty, candidates.lengths) & ~relevant)
+    reasons[left[_place_in_query(candidates, left, p) == 0]] = LAST
     audit = Audit(options, candidates, p, reasons)
-    remaining = candidates.where(~audit.dropped)
-    return (remaining if options.keep_one else remaining.take(np.flatnonzero(~empty))), audit
+    return candidates.where(~audit.noise), audit
 
 
 def cross_fit(

@@ -70,23 +70,8 @@ class DenoiseOptions(Options):
         description="If more than this share of the unjudged candidates exceeds `threshold`, those are hard negatives "
         "and none is dropped; 1: no limit.",
     )
-    keep_below: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="Keep only negatives with a lower p(relevant), instead of `threshold` (RocketQA: 0.1).",
-    )
-    hardest: int | None = Field(
-        default=None,
-        ge=1,
-        description="Maximum number of negatives per query, those with the highest p(relevant); none: all.",
-    )
     cross_fit: int = Field(
         default=0,
         ge=0,
         description="Number of folds, each scored by a model trained on the others; 0: one model scores all.",
-    )
-    keep_one: bool = Field(
-        default=True,
-        description="If all negatives of a query would be dropped, keep the one with the lowest p(relevant).",
     )

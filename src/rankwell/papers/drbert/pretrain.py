@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -271,17 +272,9 @@ def run(work: Work, stage: RecipeStage[PretrainOptions], folder: Path) -> StageR
         for rows in hold_out(_documents(work, options), options.held_out, work.seed)
     )
     assert task is not None
-    outcome = train(
-        model,
-        task,
-        options,
-        folder,
-        save=lambda target: save_pretraining(target, model, tokenizer, options.max_length),
-        seed=work.seed,
-        device=work.device,
-        rule=work.recipe.model.attention,
-        description="pre-training",
-    )
+    save = partial(save_pretraining, model=model, tokenizer=tokenizer, max_length=options.max_length)
+    how = {**work.computing, "rule": work.recipe.model.attention}
+    outcome = train(model, task, options, folder, save=save, description="pre-training", **how)
     figures = {**outcome.figures(), "domain gap": gap["gap"]}
     if held_out is not None and process_number() == 0:
         figures |= _held_out_figures(work, folder / "model", held_out)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rankwell.core.errors import MissingExtraError
 from rankwell.core.progress import track
 from rankwell.corpus.formats.texts import LabelledTexts, read_labelled
 from rankwell.corpus.query_types import TYPE_SOURCES
@@ -30,6 +28,7 @@ from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.config import check_length
 from rankwell.models.checkpoints.folders import load_classifier, save_classifier
 from rankwell.papers.drbert.options import ClassifyOptions
 from rankwell.rank.engines.engine import Engine
@@ -78,12 +77,6 @@ class Classifier:
 
         ``engine`` holds options of :class:`~rankwell.rank.engines.torch_engine.TorchEngine` (device, dtype, budget).
         """
-        if find_spec("torch") is None:
-            raise MissingExtraError("torch", "models", "classifying with a model")
-        from rankwell.models.checkpoints.config import check_length
-        from rankwell.models.checkpoints.folders import load_classifier
-        from rankwell.rank.engines.torch_engine import TorchEngine
-
         loaded = load_classifier(folder)
         config = loaded.model.encoder.config
         limit = min(config.max_position_embeddings, loaded.tokenizer.max_length or config.max_position_embeddings)
@@ -212,17 +205,10 @@ def run(work: Work, stage: RecipeStage[ClassifyOptions], folder: Path) -> StageR
         assert held_out is not None
         return {"accuracy": confusion_on(held_out, model, texts.names).accuracy}
 
-    outcome = train(
-        model,
-        lay_out(texts, report=truncation),
-        options,
-        folder,
-        save=lambda path: save_classifier(path, classifier, options.max_length),
-        seed=work.seed,
-        device=work.device,
-        validate=None if held_out is None else accuracy,
-        description="training a classifier",
-    )
+    task = lay_out(texts, report=truncation)
+    save = partial(save_classifier, classifier=classifier, max_length=options.max_length)
+    how = {**work.computing, "validate": None if held_out is None else accuracy}
+    outcome = train(model, task, options, folder, save=save, description="training a classifier", **how)
     figures: dict[str, Any] = {
         "steps": outcome.step,
         "seconds": outcome.seconds,

@@ -55,7 +55,7 @@ def check(work: Work, stage: RecipeStage[DuoOptions]) -> None:
     if work.recipe.model.similarity or work.recipe.model.apart:
         raise RankwellError(f"{stage.path}: documents are read together; leave similarity and apart out")
     check_ranker(work, stage, "pointwise")
-    if options.skip or options.depth is not None:
+    if options.depth is not None:
         raise RankwellError(
             f"{stage.path} compares the first documents of the ranker before it: `compare` says how many"
         )

@@ -40,22 +40,13 @@ class DocidLookup(Protocol):
 class Selection:
     """Which documents become candidates.
 
-    ``level`` is the lowest grade that counts as relevant. Negatives are the run's documents from rank ``skip + 1`` to
-    rank ``depth`` (None: all of them). Relevant documents that the run missed are added unless ``found_only``.
+    ``level`` is the lowest grade that counts as relevant. Negatives are the run's documents up to rank ``depth``
+    (None: all of them). Relevant documents that the run missed are added unless ``found_only``.
     """
 
     level: int = 1
-    skip: int = 0
     depth: int | None = 100
     found_only: bool = False
-
-    def __post_init__(self) -> None:
-        if self.skip < 0:
-            raise RankwellError(f"skip is {self.skip}, expected 0 or more ranks")
-        if self.depth is not None and self.depth <= self.skip:
-            raise RankwellError(
-                f"depth is {self.depth}, but the first {self.skip} ranks are skipped: no negative is left"
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,7 +282,7 @@ def _selected(candidates: TrainingCandidates, selection: Selection) -> Mask:
     """Which candidates a selection takes; relevant ones at any rank."""
     ranks, found = positions(candidates.lengths), ~np.isnan(candidates.scores)
     depth = len(candidates) if selection.depth is None else selection.depth
-    taken = found & (ranks >= selection.skip) & (ranks < depth)
+    taken = found & (ranks < depth)
     return taken | (candidates.relevant & (found | (not selection.found_only)))
 
 

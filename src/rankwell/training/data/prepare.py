@@ -24,7 +24,7 @@ from rankwell.corpus.formats import read_run, read_types, write_run, write_types
 from rankwell.corpus.query_types import TYPE_SOURCES, rule_types
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.models.checkpoints.names import model_digest
+from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
@@ -223,8 +223,6 @@ def _first_stage(options: FirstStageOptions) -> dict[str, Any]:
     if options.k2 is not None:
         settings |= {"k2": options.k2}
     if options.hybrid is not None:
-        from rankwell.models.checkpoints.names import find_model
-
         settings |= {"hybrid": options.hybrid, "encoder": model_digest(find_model(options.encoder))}
     return settings
 
@@ -332,7 +330,7 @@ def classified(model: Path, queries: Sequence[Query], pool: Path, device: str | 
 
 
 def folder_digest(folder: Path) -> str:
-    """A hash of the files of a data folder; models have ``models.checkpoints.identity.model_digest``."""
+    """A hash of the files of a data folder; models have ``models.checkpoints.names.model_digest``."""
     if not folder.is_dir():
         raise InputError(folder, None, "no such folder")
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix not in (".md", ".lock"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -32,7 +32,6 @@ from rankwell.training.stage import write_once
 
 LISTS_AT_A_TIME = {"cuda": 1 << 14, "cpu": 1 << 11}
 PAIRS_AT_A_TIME = 1 << 16
-Unit = Literal["query", "teacher"]
 
 
 class Teacher(Protocol):
@@ -160,18 +159,16 @@ def store_arrays(place: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
             raise
 
 
-def teach(teachers: Sequence[Teacher], queries: Rows, documents: Rows, *, unit: Unit = "query") -> Scores:
+def teach(teachers: Sequence[Teacher], queries: Rows, documents: Rows) -> Scores:
     """The teachers' mean scores of lists: (L, N), with mean 0 in each list.
 
-    ``unit="query"`` divides each teacher's scores by their deviation within the list, so that all lists are equally
-    wide; ``teacher`` divides by the mean of these deviations, so that some lists may be wider than others.
+    Each teacher's scores are divided by their deviation within the list, so that all lists are equally wide.
     """
     whole = np.zeros(documents.shape, np.float64)
     for teacher in teachers:
         scores = teacher.scores(queries, documents).astype(np.float64)
         scores -= scores.mean(axis=1, keepdims=True)
-        deviations = scores.std(axis=1, keepdims=True)
-        widths = deviations if unit == "query" else deviations.mean(keepdims=True)
+        widths = scores.std(axis=1, keepdims=True)
         # A list of equal scores has no width, and rounding must not give it one.
         whole += scores / np.where(widths > 1e-6, widths, np.inf)
     return (whole / len(teachers)).astype(np.float32)

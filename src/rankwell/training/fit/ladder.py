@@ -7,11 +7,10 @@ the rung it was at. A rung that fails is left out, and is tried again if the fit
 from __future__ import annotations
 
 import gc
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ import torch
 from rankwell.core.errors import InputError, RankwellError, WriteError
 from rankwell.core.files import atomic_folder
 from rankwell.core.manifest import digest, read_object, write_json
+from rankwell.core.progress import duration
 from rankwell.core.stopping import TimeIsUp, interruptible, time_limit
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Query, Run
@@ -27,8 +27,6 @@ from rankwell.evaluation.compare import compare
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import Interval, mean_interval
 from rankwell.models.devices import Computing
-from rankwell.rank.first_stage import FirstStage
-from rankwell.rank.fusion import Shares
 from rankwell.rank.system import System
 from rankwell.training.fit.parts import Part
 from rankwell.training.fit.rungs import BASE, FitTask, K, Rung, Step, bm25, ladder
@@ -161,19 +159,6 @@ def _obstacle(task: FitTask, clock: Clock, step: Step, below: Rung) -> Skipped |
     return None
 
 
-def duration(seconds: float) -> str:
-    """A time for readers.
-
-    >>> [duration(seconds) for seconds in (0.2, 40, 90, 1200, 36000)]
-    ['1 s', '40 s', '1.5 minutes', '20 minutes', '10 hours']
-    """
-    if seconds < 60:
-        return f"{max(1.0, seconds):.0f} s"
-    if seconds <= 7200:
-        return f"{seconds / 60:.{1 if seconds < 600 else 0}f} minutes"
-    return f"{seconds / 3600:.0f} hours"
-
-
 # Making and measuring
 
 
@@ -263,9 +248,7 @@ def _write(rung: Rung, folder: Path) -> None:
             if run:
                 write_run(Run(run, name=name), temporary / f"{name}.run.gz")
         record = {
-            "ranker": None if system.ranker is None else os.path.relpath(system.ranker, temporary),
-            "depth": system.depth,
-            "shares": None if system.shares is None else asdict(system.shares),
+            **system.settings(temporary),
             "stages": dict(rung.stages),
             "milliseconds": rung.milliseconds,
             "seconds": rung.seconds,
@@ -276,10 +259,7 @@ def _write(rung: Rung, folder: Path) -> None:
 def _read(task: FitTask, step: Step, key: str, folder: Path) -> Rung:
     try:
         record: dict[str, Any] = read_object(folder / RECORD)
-        ranker = None if record["ranker"] is None else Path(os.path.normpath(folder / record["ranker"]))
-        shares = None if record["shares"] is None else Shares(**record["shares"])
-        first = FirstStage.open(folder, Computing(task.device))
-        system = System(first, ranker=ranker, depth=record["depth"], shares=shares)
+        system = System.from_settings(record, folder, Computing(task.device))
         runs = {
             name: read_run(path) if (path := folder / f"{name}.run.gz").exists() else None
             for name in ("choose", "report")

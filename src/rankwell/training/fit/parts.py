@@ -103,17 +103,17 @@ class Parts:
 def divide(dataset: Dataset, *, train: str | None, report: str | None, seed: int) -> Parts:
     """Divide the judged queries of a data set; ``train`` and ``report`` are splits, by default the usual ones."""
     splits = dataset.splits
-    train = dataset.split(train) if train is not None else _usual(dataset, ("train",))
+    train = dataset.split(train) if train is not None else _usual(dataset)
     if report is not None:
         dataset.split(report)
     else:
         report = next((name for name in (*DEV_NAMES, "test") if name in splits and name != train), None)
     if train is None:
         train, report = report, None
-    judged = Part((), Qrels({})) if train is None else _judged(dataset, train)
+    none = Part((), Qrels({}))
+    judged = none if train is None else _judged(dataset, train)
     groups = _shuffled(judged, seed)
     reported = _judged(dataset, report) if report is not None else None
-    none = Part((), Qrels({}))
     aside = min(MOST_ASIDE, max(LEAST_ASIDE, len(judged) // 5))
     if len(judged) < aside * (2 if reported is None else 1) + LEAST_TO_FIT:
         whole = Part.of(_take(groups, len(judged)), judged.qrels)
@@ -125,14 +125,14 @@ def divide(dataset: Dataset, *, train: str | None, report: str | None, seed: int
     return Parts(fit, choose, reported, report or SET_ASIDE, train)
 
 
-def _usual(dataset: Dataset, names: Sequence[str]) -> str | None:
-    """The split of a usual name, or the only one; None if there is none."""
+def _usual(dataset: Dataset) -> str | None:
+    """The split to train on: that of the usual name, or the only one; None if there is none."""
     splits = dataset.splits
-    if name := next((name for name in names if name in splits), None):
-        return name
+    if "train" in splits:
+        return "train"
     others = [name for name in splits if name not in (*DEV_NAMES, "test")]
     if len(others) > 1:
-        problem = f"{dataset.name} has no split {names[0]!r}"
+        problem = f"{dataset.name} has no split 'train'"
         raise RankwellError(f"{problem}; choose one with --train ({', '.join(splits)}) and one with --report")
     return others[0] if others else None
 

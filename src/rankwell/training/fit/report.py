@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from rankwell.core.manifest import machine
+from rankwell.core.progress import duration
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import compare
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval
 from rankwell.plots.ladder import Bar, draw_costs, draw_gaps, draw_ladder
 from rankwell.plots.pictures import page, table
-from rankwell.training.fit.ladder import LEVEL, Climb, Skipped, duration, interval_of, p_value
+from rankwell.training.fit.ladder import LEVEL, Climb, Skipped, interval_of, p_value
 from rankwell.training.fit.parts import Part
 from rankwell.training.fit.rungs import FitTask, Rung
 
@@ -134,9 +135,9 @@ def report_page(figures: Mapping[str, Any], task: FitTask, climbed: Climb, comma
 def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
     best, base, part, measure = climbed.best, climbed.rungs[0], task.parts.report, task.measure
     trained = f"; trained: {', '.join(stages)}" if (stages := best.stages) else ""
-    words = f"{_text(best.system.describe())}{trained}."
+    words = f"{escape(best.system.describe())}{trained}."
     if best.report is not None and base.report is not None:
-        where = f"{len(part):,} queries that nothing was fitted to or chosen on ({_text(task.parts.source)})"
+        where = f"{len(part):,} queries that nothing was fitted to or chosen on ({escape(task.parts.source)})"
         if task.parts.cross_validated:
             where = f"{len(part):,} queries, cross-validated: the same queries that steps were chosen on"
         mean, (low, high) = interval_of(part, best.report, measure)
@@ -155,7 +156,7 @@ def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
     else:
         yield '<p class="lead">Nothing was measured: there were no judged queries.</p>'
     yield f"<p>{words}</p>"
-    yield f'<p class="dim">{len(task.index):,} documents; {_text(task.parts.describe())}.</p>'
+    yield f'<p class="dim">{len(task.index):,} documents; {escape(task.parts.describe())}.</p>'
 
 
 def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
@@ -183,15 +184,15 @@ def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
 
 
 def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
-    name = _text(tried.step.title)
+    name = escape(tried.step.title)
     if isinstance(tried, Skipped):
-        words = f"{tried.outcome}: {_text(tried.reason)}"
+        words = f"{tried.outcome}: {escape(tried.reason)}"
         return f'<tr class="dim"><td>– {name}</td><td class="words" colspan="5">{words}</td></tr>'
     cells = ["", "", ""]
     if len(task.parts.choose):
         cells[0] = _mean(task.parts.choose, tried.choose, task.measure)
     if tried.contrast is not None:
-        cells[1:] = [f"{tried.contrast.difference:+.3f}", _text(p_value(tried.contrast.p).removeprefix("= "))]
+        cells[1:] = [f"{tried.contrast.difference:+.3f}", escape(p_value(tried.contrast.p).removeprefix("= "))]
     cells += [f"{tried.milliseconds:.0f}" if tried.milliseconds else "", duration(tried.seconds)]
     mark = '<span class="good">✓</span>' if tried.kept else "·"
     return f"<tr><td>{mark} {name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
@@ -200,7 +201,7 @@ def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
 def _report_cells(rung: Rung, task: FitTask, names: Sequence[str]) -> str:
     run = rung.report or Run()
     cells = "".join(f"<td>{_mean(task.parts.report, run, name)}</td>" for name in names)
-    return f"<tr><td>{_text(rung.step.title)}</td>{cells}</tr>"
+    return f"<tr><td>{escape(rung.step.title)}</td>{cells}</tr>"
 
 
 def _mean(part: Part, run: Run, measure: str) -> str:
@@ -220,7 +221,7 @@ def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
         ours, theirs = (evaluation.per_query[measure] for evaluation in evaluations)
         qids = evaluations[0].qids
         gap_of = dict(zip(qids, (ours - theirs).tolist(), strict=True))
-        yield f"<h2>Query by query: {_text(best.step.title)} against BM25</h2>"
+        yield f"<h2>Query by query: {escape(best.step.title)} against BM25</h2>"
         yield draw_gaps(list(gap_of.values()), measure)
         ordered = sorted(part.queries, key=lambda query: -gap_of[query.qid])
         for title, kind, some in (
@@ -255,7 +256,7 @@ def _query(task: FitTask, run: Run, query: Query, base: Run | None = None, kind:
     relevant = next((docid for docid, grade in grades.items() if grade > 0), None)
     before, after = (_rank(task, each, query) for each in (base or run, run))
     ranks = "" if before == after else f"{_place(before)} → {_place(after)}"
-    lines = [f'<summary>{_text(query.text)} <span class="{kind}">{ranks}</span></summary>']
+    lines = [f'<summary>{escape(query.text)} <span class="{kind}">{ranks}</span></summary>']
     if relevant is not None:
         lines.append(f"<p><b>relevant:</b> {_document(task, relevant)}</p>")
     ranking = run.get(query.qid)
@@ -270,10 +271,10 @@ def _place(rank: int | None) -> str:
 
 def _document(task: FitTask, docid: str) -> str:
     if docid not in task.index:
-        return f'<span class="dim">{_text(docid)}: not in the collection</span>'
+        return f'<span class="dim">{escape(docid)}: not in the collection</span>'
     text = task.index.text(docid)
     shown = text if len(text) <= EXCERPT else f"{text[:EXCERPT]}…"
-    return f'{_text(shown)} <span class="dim">({_text(docid)})</span>'
+    return f'{escape(shown)} <span class="dim">({escape(docid)})</span>'
 
 
 # Settings
@@ -291,7 +292,7 @@ def _settings(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command
     }
     yield "<h2>Settings</h2>"
     yield table(
-        (), [f'<tr><td>{name}</td><td class="words">{_text(str(value))}</td></tr>' for name, value in rows.items()]
+        (), [f'<tr><td>{name}</td><td class="words">{escape(str(value))}</td></tr>' for name, value in rows.items()]
     )
     yield "<h2>Repeat it, use it</h2>"
     lines = [
@@ -301,10 +302,6 @@ def _settings(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command
         f'rankwell evaluate qrels.txt system.run --measures "{" ".join(measures_of(task.measure))}"',
         "rankwell serve SYSTEM",
     ]
-    yield f"<pre>{_text(chr(10).join(lines))}</pre>"
+    yield f"<pre>{escape(chr(10).join(lines))}</pre>"
     yield "<h2>Card</h2>"
-    yield f"<pre>{_text(card_text(figures, command))}</pre>"
-
-
-def _text(value: str) -> str:
-    return html.escape(value)
+    yield f"<pre>{escape(card_text(figures, command))}</pre>"

@@ -186,9 +186,9 @@ class Rung:
     report: Run | None = None
 
 
-def searched(task: FitTask, system: System, stages: Mapping[str, Any] | None = None) -> Rung:
-    """A system with its run of the queries to choose."""
-    return Rung(system, system.search(task.parts.choose.queries, K, threads=task.threads), stages or {})
+def searched(task: FitTask, system: System) -> Rung:
+    """A system that nothing was trained for, with its run of the queries to choose."""
+    return Rung(system, system.search(task.parts.choose.queries, K, threads=task.threads), {})
 
 
 def bm25(task: FitTask) -> Rung:

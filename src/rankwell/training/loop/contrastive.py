@@ -7,7 +7,7 @@ vectors. What a batch holds by accident, a further relevant document of a query 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -26,12 +26,7 @@ from rankwell.training.loop.task import DrawnLists, Step, backward_scores, chunk
 
 
 def in_batch_softmax(
-    queries: Tensor,
-    documents: Tensor,
-    targets: Tensor,
-    ignored: Tensor,
-    scale: Tensor | float = 20.0,
-    widths: Sequence[int] = (),
+    queries: Tensor, documents: Tensor, targets: Tensor, ignored: Tensor, scale: float = 20.0
 ) -> Tensor:
     """−log softmax of each query's document among all that are not ignored: the costs of the queries (B,).
 
@@ -39,47 +34,24 @@ def in_batch_softmax(
     |----------------------------------|----------------------------|---------------------------|-------|
     | vectors of length 1              | the query's document, in M | true where a pair is left out | (B,)  |
 
-    Scores are ``scale`` times the cosine. With ``widths``, the mean over vectors cut to each of these widths and
-    normalised again (Matryoshka). van den Oord, Li and Vinyals, 2018; Kusupati et al., 2022.
+    Scores are ``scale`` times the cosine. van den Oord, Li and Vinyals, 2018.
     """
-    costs = queries.new_zeros(len(queries))
-    for width in widths or (queries.shape[1],):
-        cut = width < queries.shape[1]
-        left, right = (functional.normalize(side[:, :width], dim=1) if cut else side for side in (queries, documents))
-        scores = (scale * (left @ right.T)).masked_fill(ignored, -torch.inf)
-        costs = costs + functional.cross_entropy(scores, targets, reduction="none")
-    return costs / max(1, len(widths))
+    scores = (scale * (queries @ documents.T)).masked_fill(ignored, -torch.inf)
+    return functional.cross_entropy(scores, targets, reduction="none")
 
 
 class PairTask(DrawnLists):
     """Pairs of a query and a document, each list with further negatives after its relevant document, if any.
 
-    ``max_texts`` bounds the texts whose activations are held at once, beside the step's budget: larger batches go
-    through the gradient cache. Of several processes each computes its part of the vectors; the loss is that of the
-    whole batch, as in one process.
+    Batches beyond the step's budget go through the gradient cache. Of several processes each computes its part of the
+    vectors; the loss is that of the whole batch, as in one process.
     """
 
     items = "pairs"
 
-    def __init__(
-        self,
-        draw: Callable[[int], Lists],
-        relevant: RelevantDocuments,
-        *,
-        log_scale: Tensor,
-        widths: Sequence[int] = (),
-        max_texts: int | None = None,
-    ):
+    def __init__(self, draw: Callable[[int], Lists], relevant: RelevantDocuments, scale: float):
         super().__init__(draw)
-        self._relevant = relevant
-        self._log_scale = log_scale
-        self._widths = tuple(widths)
-        self._max_texts = max_texts
-
-    @property
-    def scale(self) -> float:
-        """The factor of the cosine, which may be learned."""
-        return float(self._log_scale.detach().exp())
+        self._relevant, self._scale = relevant, scale
 
     @abstractmethod
     def texts(self, lists: Lists, step: Step) -> tuple[Rows, Callable[[nn.Module, slice], Tensor]]:
@@ -95,24 +67,20 @@ class PairTask(DrawnLists):
         masked = torch.from_numpy(ignored).to(step.device, non_blocking=True)
         columns = torch.from_numpy(targets).to(step.device, non_blocking=True)
         costs, encode = self.texts(own, step)
-        chunks = chunk_by_tokens(costs, step.budget, self._max_texts)
-        trained = [self._log_scale] if self._log_scale.requires_grad else []
+        chunks = chunk_by_tokens(costs, step.budget)
         spread = torch.zeros((), device=step.device)
         share = len(own) / len(whole)
 
         def loss(vectors: Tensor) -> Tensor:
             nonlocal spread
             queries, documents = vectors[: len(own)], vectors[len(own) :]
-            scale = self._log_scale.exp()
             if distributed.is_initialized() and distributed.get_world_size() > 1:
                 queries, documents = _gathered(queries), _gathered(documents)
-                # All processes compute the whole loss, so each adds its share of the scale's gradient.
-                scale = scale.detach() * (1 - share) + scale * share
             with torch.no_grad():
                 spread = (queries @ documents.T).std(dim=1, correction=0).mean()
-            return in_batch_softmax(queries, documents, columns, masked, scale, self._widths).mean()
+            return in_batch_softmax(queries, documents, columns, masked, self._scale).mean()
 
-        value, _ = backward_scores(lambda chunk: encode(model, chunk), chunks, loss, step, parameters=trained)
+        value, _ = backward_scores(lambda chunk: encode(model, chunk), chunks, loss, step)
         return {"loss": value * share, "spread": spread * share}
 
 
@@ -139,13 +107,11 @@ class TextPairTask(PairTask):
         queries: Pieces,
         documents: TokenSource,
         reader: Reader,
+        scale: float,
         *,
         document_prompt: Pieces | None = None,
-        log_scale: Tensor,
-        widths: Sequence[int] = (),
-        max_texts: int | None = None,
     ):
-        super().__init__(draw, relevant, log_scale=log_scale, widths=widths, max_texts=max_texts)
+        super().__init__(draw, relevant, scale)
         self._queries, self._documents, self._reader = queries, documents, reader
         self._document_prompt = document_prompt
 

@@ -25,13 +25,11 @@ def backward_scores(
     step: Step,
     *,
     cached: bool | None = None,
-    parameters: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor]:
     """Add the gradient of ``loss(scores)``; returns the loss and the scores, both detached.
 
     ``score(chunk)`` gives the scores of one chunk with their graph, one row for each; a row may be a vector.
-    ``cached=None`` keeps all graphs where there is but one chunk, and otherwise one at a time. ``parameters`` are those
-    that the loss itself has.
+    ``cached=None`` keeps all graphs where there is but one chunk, and otherwise one at a time.
     """
 
     def score_seeded(number: int) -> Tensor:
@@ -50,9 +48,7 @@ def backward_scores(
         scores = torch.cat([score_seeded(number) for number in range(len(chunks))])
     leaf = scores.clone().requires_grad_()
     value = loss(leaf)
-    gradient, *others = torch.autograd.grad(value, [leaf, *parameters])
-    for parameter, own in zip(parameters, others, strict=True):
-        step.backward((parameter * own).sum())
+    [gradient] = torch.autograd.grad(value, [leaf])
     for number, chunk in enumerate(chunks):
         step.backward((score_seeded(number) * gradient[chunk]).sum())
     return value.detach(), scores

@@ -35,7 +35,6 @@ class PairOptions(TuningOptions, ValidatedOptions):
     batch: int = Field(default=256, ge=2, description="Pairs per optimiser step; each is a negative of all others.")
     learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate.")
     scale: float = Field(default=20, gt=0, description="Factor of the cosine in the softmax over the batch.")
-    learn_scale: bool = Field(default=False, description="Whether `scale` is learned, too.")
     negatives: int = Field(
         default=0,
         ge=0,
@@ -67,23 +66,8 @@ class EncoderOptions(PairOptions):
     epochs: float = Field(default=10, gt=0, description="Passes over the training pairs; may be a fraction.")
     batch: int = Field(default=1024, ge=2, description="Pairs per optimiser step; each is a negative of all others.")
     learning_rate: float = Field(default=2e-4, gt=0, description="Peak learning rate.")
-    widths: tuple[int, ...] = Field(
-        default=(),
-        description="Widths at which vectors shall also work when they are cut (Matryoshka); none: the full one only.",
-    )
-    width: int | None = Field(
-        default=None,
-        ge=1,
-        description="Width of the vectors that are saved and searched with: their first numbers. One of `widths`; "
-        "none: the full width.",
-    )
     max_length: int | None = Field(
         default=None, ge=8, description="Maximum length of a text in tokens; none: the bi-encoder's own."
-    )
-    max_texts_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
-        default=None,
-        ge=1,
-        description="Texts whose activations are in memory at once; larger batches are split and take a third longer.",
     )
 
 

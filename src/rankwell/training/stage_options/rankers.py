@@ -32,13 +32,9 @@ class ListOptions(DevOptions):
         default="uniform",
         description="How negatives are drawn: uniformly, higher ranks more often, or always the top ranks.",
     )
-    per: Literal["positive", "query"] = Field(
-        default="positive", description="Lists per epoch: one for each relevant document, or one for each query."
-    )
     labels: Literal["relevance", "grade"] = Field(
         default="relevance", description="Labels for the loss: 1 and 0, or the judged grades."
     )
-    skip: int = Field(default=0, ge=0, description="Number of top first-stage candidates not used as negatives.")
     depth: int | None = Field(
         default=None,
         ge=1,
@@ -65,7 +61,7 @@ class ListOptions(DevOptions):
         """How the stage draws its lists."""
         from rankwell.training.data.sampling import Plan
 
-        return Plan(self.positives, self.negatives, self.weighting, self.per, self.labels)
+        return Plan(self.positives, self.negatives, self.weighting, labels=self.labels)
 
 
 @STAGE_OPTIONS.register("pointwise")
@@ -98,10 +94,6 @@ class DistilOptions(DevOptions):
         min_length=1,
         description="Bi-encoders or rankers: folders, PACKAGE:FOLDER, or names on the Hugging Face hub.",
     )
-    unit: Literal["query", "teacher"] = Field(
-        default="query",
-        description="What a teacher's scores are divided by: their deviation in the list, or its mean over lists.",
-    )
     temperature: float = Field(
         default=0.3, gt=0, description="Temperature: the teachers' scores are also divided by this; lower is sharper."
     )
@@ -121,9 +113,6 @@ class DistilOptions(DevOptions):
         default=50,
         ge=0,
         description="Candidates per query that are nearest according to the first bi-encoder; 0: none.",
-    )
-    search: Literal["given", "all"] = Field(
-        default="given", description="Queries that the first stage searches: the given ones, or all."
     )
     queries: tuple[str, ...] = Field(
         default=(), description="Further splits of the data set whose queries are used, such as headings.train."
@@ -188,9 +177,6 @@ class WindowsOptions(Options):
     )
     depth: int = Field(default=100, ge=1, description="Candidates per query to score.")
     keep: int = Field(default=10, ge=1, description="Number of best windows per document whose scores are stored.")
-    scores: Literal["probability", "raw"] = Field(
-        default="probability", description="What is stored: p(relevant) or p(entailment), or the raw scores."
-    )
 
     def windows(self) -> Windows | None:
         """How documents are read; None truncates them."""

@@ -37,11 +37,10 @@ class MapModel(nn.Module):
     ``document`` is None where vectors of documents stay as they are.
     """
 
-    def __init__(self, width: int, side: str, *, scale: float = 20.0, learn_scale: bool = False):
+    def __init__(self, width: int, side: str):
         super().__init__()
         self.query = nn.Parameter(torch.zeros(width, width))
         self.document = nn.Parameter(torch.zeros(width, width)) if side == "both" else None
-        self.log_scale = nn.Parameter(torch.tensor(scale).log(), requires_grad=learn_scale)
 
     def forward(self, queries: Tensor, documents: Tensor) -> Tensor:
         """The mapped vectors of queries, then those of documents, each of length 1."""
@@ -67,9 +66,9 @@ class VectorPairTask(PairTask):
         pairs: TrainingPairs,
         queries: Vectors,
         documents: Callable[[Rows], NDArray[np.floating]],
-        log_scale: Tensor,
+        scale: float,
     ):
-        super().__init__(pairs.draw, pairs.relevant, log_scale=log_scale)
+        super().__init__(pairs.draw, pairs.relevant, scale)
         self._queries, self._documents = queries, documents
 
     def texts(self, lists: Lists, step: Step) -> tuple[Rows, Callable[[nn.Module, slice], Tensor]]:
@@ -104,9 +103,9 @@ def run(work: Work, stage: RecipeStage[AdapterOptions], folder: Path) -> StageRe
     documents = work.data.tokens(encoder.tokenizer)
     train_queries, tune_queries = hold_out(work.data.train.queries, options.tune_queries, work.seed)
     pairs = training_pairs(work, options, train_queries, documents)
-    model = MapModel(base.width, options.side, scale=options.scale, learn_scale=options.learn_scale)
+    model = MapModel(base.width, options.side)
     queries = base.encode_queries(pairs.texts)
-    task = VectorPairTask(pairs, queries, vectors.at, model.log_scale)
+    task = VectorPairTask(pairs, queries, vectors.at, options.scale)
     docids = pool_of(work, tune_queries)
     pool = vectors.at(documents.numbers(docids)).astype(np.float32)
     asked = base.encode_queries([query.text for query in tune_queries])

@@ -8,7 +8,6 @@ first stage's, the teacher's nearest) and some of the collection at random. All 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,14 +21,13 @@ from rankwell.core.arrays import Rows, positions
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.core.mapped import map_array
-from rankwell.corpus.records import Query, Run
+from rankwell.corpus.records import Run
 from rankwell.evaluation.notation import parse_measures
 from rankwell.models.checkpoints.describe import describe
 from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
 from rankwell.training.data.sampling import Lists, Plan, TrainingSet, draw
 from rankwell.training.data.synthetic import synthetic_queries
 from rankwell.training.data.teachers import BiEncoderTeacher, Teacher, find_teacher, load_teachers, store_arrays, teach
-from rankwell.training.first_stage import current_first_stage
 from rankwell.training.loop.loop import CollapseGuard, train
 from rankwell.training.loop.losses import make_loss
 from rankwell.training.recipe import RecipeStage
@@ -112,13 +110,6 @@ def find_candidates(
     parts = [(queries.rows, queries.documents, np.full(len(queries.rows), -1))]
     if options.depth:
         parts.append(_ranked(work, queries.qids[: queries.given], work.data.train.run, options.depth))
-        if options.search == "all" and len(queries.qids) > queries.given:
-            rest = [
-                Query(q, t) for q, t in zip(queries.qids[queries.given :], queries.texts[queries.given :], strict=True)
-            ]
-            hits = current_first_stage(work).search(rest, options.depth, threads=os.cpu_count() or 1)
-            rows, documents, ranks = _ranked(work, queries.qids[queries.given :], hits, options.depth)
-            parts.append((rows + queries.given, documents, ranks))
     if options.dense:
         nearest = next(teacher for teacher in teachers if isinstance(teacher, BiEncoderTeacher)).nearest(options.dense)
         rows = np.repeat(np.arange(len(nearest)), nearest.shape[1])
@@ -161,7 +152,7 @@ def stored_candidates(
 
     They are stored beside the collection, so that a resumed run, other processes and other variants use the same.
     """
-    settings = {name: getattr(options, name) for name in ("depth", "dense", "search", "teachers", "teacher_length")}
+    settings = {name: getattr(options, name) for name in ("depth", "dense", "teachers", "teacher_length")}
     first = [work.recipe.first_stage.model_dump(mode="json"), work.data.train.digest]
     encoders = [teacher.name for teacher in teachers if isinstance(teacher, BiEncoderTeacher)]
     name = digest([queries.digest, settings, first, encoders])
@@ -201,7 +192,7 @@ def teacher_lists(
     random = np.random.default_rng([seed, epoch, 0xD1])
     others = random.integers(documents, size=(len(rows), options.random))
     numbers = np.concatenate([drawn.documents, others], axis=1)
-    labels = teach(teachers, rows, numbers, unit=options.unit)
+    labels = teach(teachers, rows, numbers)
     # A passage need not answer the query made of it: only judgments earn the bonus.
     labels[:, 0] += options.bonus * (queries.epochs[rows] == EVERY_EPOCH)
     return Lists(rows, numbers, labels / np.float32(options.temperature))
@@ -226,19 +217,10 @@ def run(work: Work, stage: RecipeStage[DistilOptions], folder: Path) -> StageRes
     count = task.draw(0)
     if not count:
         raise RankwellError(f"{stage.path}: no query has a candidate beside its relevant documents")
-    outcome = train(
-        ranker.model,
-        task,
-        options,
-        folder,
-        save=ranker.save,
-        seed=work.seed,
-        device=work.device,
-        rule=ranker.config.attention,
-        validate=ranking_validation(work, options, ranker),
-        guard=CollapseGuard(loss.chance(torch.from_numpy(task.drawn(np.arange(min(count, 1024))).labels))),
-        description="distillation",
-    )
+    guard = CollapseGuard(loss.chance(torch.from_numpy(task.drawn(np.arange(min(count, 1024))).labels)))
+    validate = ranking_validation(work, options, ranker)
+    how = {**work.computing, "rule": ranker.config.attention, "validate": validate, "guard": guard}
+    outcome = train(ranker.model, task, options, folder, save=ranker.save, description="distillation", **how)
     made = int((queries.epochs != EVERY_EPOCH).sum())
     figures = {"queries": len(queries.texts) - made, "synthetic queries": made}
     return StageResult(folder / "model", figures={**outcome.figures(), **figures})
@@ -258,8 +240,8 @@ def check(work: Work, stage: RecipeStage[DistilOptions]) -> None:
         raise RankwellError(f"{stage.path}.dense: none of the teachers is a bi-encoder; set it to 0")
     if not options.dense and not options.depth:
         raise RankwellError(f"{stage.path}: without `dense` and `depth` there are no candidates")
-    if not options.dense and options.search == "given" and (options.synthetic or options.queries):
-        raise RankwellError(f"{stage.path}: only the given queries have candidates; set `dense`, or `search` to all")
+    if not options.dense and (options.synthetic or options.queries):
+        raise RankwellError(f"{stage.path}: only the given queries have candidates; set `dense`")
     for name in options.queries:
         work.data.collection.dataset.split(name)
 

@@ -20,7 +20,6 @@ from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, read_modules, save_bi_encoder
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.heads import VectorModel, merged_copy
-from rankwell.models.vector_layers import Dense
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import TextPairTask
 from rankwell.training.recipe import RecipeStage
@@ -37,14 +36,11 @@ class EncoderInTraining:
     model: VectorModel
     start: BiEncoder
     history: Sequence[Mapping[str, Any]]
-    width: int | None = None
 
     @property
     def modules(self) -> Modules:
-        """What follows the encoder: narrower vectors are the first numbers of the full ones, by a dense layer."""
-        full = self.model.outputs
-        layers = (Dense(torch.eye(full)[: self.width]),) if self.width not in (None, full) else ()
-        return Modules(self.model.pooling, True, layers, layers)
+        """What follows the encoder."""
+        return Modules(self.model.pooling)
 
     @property
     def max_length(self) -> int:
@@ -83,17 +79,11 @@ def check(work: Work, stage: RecipeStage[EncoderOptions]) -> None:
     if folder is None:
         return
     checkpoint = describe(folder)
-    width = checkpoint.dimensions().hidden_size
-    modules = read_modules(checkpoint, width)
+    modules = read_modules(checkpoint, checkpoint.dimensions().hidden_size)
     if modules.pooling not in ("mean", "first"):
         raise RankwellError(f"{stage.path}.encoder: {folder} pools by {modules.pooling}, expected mean or first")
     if modules.query or modules.document:
         raise RankwellError(f"{stage.path}.encoder: {folder} has dense layers; name the bi-encoder without them")
-    if stage.options.widths and not 1 <= min(stage.options.widths) <= max(stage.options.widths) <= width:
-        raise RankwellError(f"{stage.path}.widths: expected numbers from 1 to {width}, the width of {folder}")
-    if (narrow := stage.options.width) is not None and narrow not in stage.options.widths:
-        known = ", ".join(map(str, stage.options.widths)) or "none"
-        raise RankwellError(f"{stage.path}.width is {narrow}, which is not among the widths that are trained ({known})")
 
 
 def load(work: Work, stage: RecipeStage[EncoderOptions]) -> EncoderInTraining:
@@ -103,10 +93,10 @@ def load(work: Work, stage: RecipeStage[EncoderOptions]) -> EncoderInTraining:
     assert folder is not None
     start = BiEncoder.from_pretrained(folder, device="cpu", precision="fp32", max_length=options.max_length)
     encoder = copy.deepcopy(start.encoder).requires_grad_(True)
-    model = VectorModel(encoder, start.modules.pooling, scale=options.scale, learn_scale=options.learn_scale)
+    model = VectorModel(encoder, start.modules.pooling)
     save_memory(work, encoder)
     record = {"stage": stage.name, "kind": stage.kind, **options.model_dump(mode="json", exclude_none=True)}
-    return EncoderInTraining(model, start, [*work.history, record], options.width)
+    return EncoderInTraining(model, start, [*work.history, record])
 
 
 def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageResult:
@@ -135,10 +125,8 @@ def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageRe
         queries,
         documents,
         start.reader,
+        options.scale,
         document_prompt=start.prompt_pieces if start.document_prompt else None,
-        log_scale=encoder.model.log_scale,
-        widths=options.widths,
-        max_texts=options.max_texts_in_memory,
     )
     return fit_first_stage(work, stage, folder, encoder.model, task, tune_queries, docids, encode, encoder.save)
 

@@ -116,25 +116,13 @@ def fit_first_stage(
             rankings[query.qid] = Ranking.of([docids[place] for place in best], row[best])
         return dict(evaluate(qrels, Run(rankings), [measure_of(work.recipe, options.best)]).mean)
 
-    outcome = train(
-        model,
-        task,
-        options,
-        folder,
-        save=save,
-        seed=work.seed,
-        device=work.device,
-        validate=None if options.best == "last" else validate,
-        description=stage.kind,
-    )
+    how = {**work.computing, "validate": None if options.best == "last" else validate}
+    outcome = train(model, task, options, folder, save=save, description=stage.kind, **how)
     if process_number() > 0:
         return StageResult()
     figures = {**outcome.figures(), "pairs": task.draw(0)}
-    if options.learn_scale:
-        figures["scale"] = task.scale
-    return StageResult(
-        first_stage=folder, figures={**figures, **tune_encoder(work, folder / "model", queries, options, folder)}
-    )
+    figures |= tune_encoder(work, folder / "model", queries, options, folder)
+    return StageResult(first_stage=folder, figures=figures)
 
 
 def tune_encoder(

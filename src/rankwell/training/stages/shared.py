@@ -14,7 +14,7 @@ from torch import nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
-from rankwell.corpus.records import Qrels, Run
+from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measures
 from rankwell.inputs.reader import Reader
@@ -108,11 +108,10 @@ def training_candidates(work: Work, documents: DocidLookup, options: ListOptions
     """The candidates that an earlier stage selected, or else the first stage's; those that ``options`` take."""
     split, level = work.data.train, work.recipe.data.relevance
     options = options or ListOptions()
-    skip, depth, found_only = options.skip, options.depth, options.found_only
     if work.candidates is not None:
-        selection = Selection(level, skip, depth, found_only)
+        selection = Selection(level, options.depth, options.found_only)
         return TrainingCandidates.of(split.queries, split.qrels, read_run(work.candidates), documents, selection)
-    selection = Selection(level, skip, depth or work.recipe.first_stage.depth, found_only)
+    selection = Selection(level, options.depth or work.recipe.first_stage.depth, options.found_only)
     judgments = f"the judgments of the split {split.name!r}"
     return TrainingCandidates.of(split.queries, split.qrels, split.run, documents, selection, judgments=judgments)
 
@@ -136,21 +135,18 @@ def train_ranker(
     if all(field.name != "type" for field in ranker.config.template.fields):
         data = replace(data, types=None)
     task = ranker.task(data, lists, loss, options.max_pairs_in_memory)
-    first = lists(0)
-    guard = CollapseGuard(loss.chance(torch.from_numpy(first.labels)))
-    return train(
-        ranker.model,
-        task,
-        options,
-        folder,
-        save=ranker.save,
-        seed=work.seed,
-        device=work.device,
-        rule=ranker.config.attention,
-        validate=validation,
-        guard=guard,
-        description=description,
-    )
+    guard = CollapseGuard(loss.chance(torch.from_numpy(lists(0).labels)))
+    how = {**work.computing, "rule": ranker.config.attention, "validate": validation, "guard": guard}
+    return train(ranker.model, task, options, folder, save=ranker.save, description=description, **how)
+
+
+def dev_queries(work: Work, options: DevOptions, run: Run | None = None) -> tuple[tuple[Query, ...], Qrels, Run]:
+    """The dev queries to evaluate on during training, their judgments, and their candidates from ``run`` or dev's."""
+    dev, whole = work.data.dev, run or work.data.dev.run
+    queries = dev.queries[: options.dev_queries]
+    qids = {query.qid for query in queries}
+    qrels = Qrels({qid: grades for qid, grades in dev.qrels.items() if qid in qids})
+    return queries, qrels, Run({qid: ranking for qid, ranking in whole.items() if qid in qids}, name=whole.name)
 
 
 def ranking_validation(
@@ -167,14 +163,8 @@ def ranking_validation(
     """
     if options.best == "last":
         return None
-    measure = measure_of(work.recipe, options.best)
-    dev = work.data.dev
-    queries = dev.queries[: options.dev_queries]
-    qids = {query.qid for query in queries}
-    qrels = Qrels({qid: dev.qrels[qid] for qid in qids if qid in dev.qrels})
-    whole = run or dev.run
-    candidates = Run({qid: ranking for qid, ranking in whole.items() if qid in qids}, name=whole.name)
-    depth = work.recipe.evaluate.depth
+    measure, depth = measure_of(work.recipe, options.best), work.recipe.evaluate.depth
+    queries, qrels, candidates = dev_queries(work, options, run)
 
     def validate(model: nn.Module) -> Mapping[str, float]:
         assert isinstance(model, PairModel)

@@ -81,7 +81,8 @@ def run(work: Work, stage: RecipeStage[TuneOptions], folder: Path) -> StageResul
     if process_number() > 0:
         return StageResult(folder / "model")
     scored = _scored(work, stage)
-    tuning, alone = (scored.tune(work, options, grid) for grid in (_settings(options), _alone(options)))
+    grids = _settings(options), _alone(options)
+    tuning, alone = (scored.tune(work, grid, options.measure, options.folds) for grid in grids)
     held_out = scored.fuse(tuning.setting_for, "held-out")
     write_run(held_out, folder / HELD_OUT)
     described = {**tuning.as_dict(_described), "encoder": options.encoder, "tuned_on": work.data.dev.digest}
@@ -119,14 +120,14 @@ def measure(work: Work, stage: RecipeStage[TuneOptions], folder: Path) -> Run:
 
 
 @dataclass(frozen=True, eq=False)
-class _Scored:
+class Scored:
     """The dev candidates that the ranker scored: by it, by the first stage and, if one is asked for, a bi-encoder."""
 
     windows: WindowScores
     first: Run
     similarity: Run | None
 
-    def tune(self, work: Work, options: TuneOptions, settings: Iterable[WindowSetting]) -> Tuned[WindowSetting]:
+    def tune(self, work: Work, settings: Iterable[WindowSetting], measure: str, folds: int) -> Tuned[WindowSetting]:
         """The figures of all settings, and the choice."""
         grid = tuple(settings)
         # Where each document is one window, there is nothing to aggregate, so one aggregate is enough.
@@ -138,8 +139,8 @@ class _Scored:
             work.data.dev.qrels,
             grid,
             similarity=self.similarity,
-            measure=str(measure_of(work.recipe, options.measure)),
-            folds=options.folds,
+            measure=str(measure_of(work.recipe, measure)),
+            folds=folds,
             seed=work.seed,
         )
 
@@ -148,7 +149,7 @@ class _Scored:
         return fuse_windows(self.first, self.windows, setting, similarity=self.similarity, name=name)
 
 
-def _scored(work: Work, stage: RecipeStage[TuneOptions]) -> _Scored:
+def _scored(work: Work, stage: RecipeStage[TuneOptions]) -> Scored:
     """What the last stage that ranks left: scores of windows, or a run of whole documents."""
     dev, name = work.data.dev, stage.options.encoder
     before = next(done for done in reversed(work.done) if stage_kinds()[done.stage.kind].leaves_ranker)
@@ -161,12 +162,12 @@ def _scored(work: Work, stage: RecipeStage[TuneOptions]) -> _Scored:
         windows = WindowScores.of_run(read_run(path) if path.exists() else rank(there, before.stage, before.folder))
     first = Run({qid: dev.run[qid].head(len(docids)) for qid, docids in windows.docids.items()})
     if name is None:
-        return _Scored(windows, first, None)
+        return Scored(windows, first, None)
     folder = find_encoder(work, stage, name)
     assert folder is not None
     encoder = DenseRanker(BiEncoder.from_pretrained(folder, device=work.device))
     depth = max(map(len, first.values()), default=1)
-    return _Scored(windows, first, encoder.rerank(first, dev.queries, work.data.index, depth=depth))
+    return Scored(windows, first, encoder.rerank(first, dev.queries, work.data.index, depth=depth))
 
 
 def _aggregates(options: TuneOptions) -> list[str]:
@@ -265,7 +266,7 @@ def draw_shares(measure: str, figures: Iterable[tuple[str, float, Values]], path
     draw_sweep(drawn, path, option=f"{option}, the first stage's share", measure=measure)
 
 
-def _draw(work: Work, options: TuneOptions, tuning: Tuned[WindowSetting], scored: _Scored, folder: Path) -> None:
+def _draw(work: Work, options: TuneOptions, tuning: Tuned[WindowSetting], scored: Scored, folder: Path) -> None:
     """The sweeps: over the first stage's share, and over the number of windows that count."""
     if scored.similarity is None:
         shown = {*options.aggregate, tuning.best[1]}
@@ -277,7 +278,8 @@ def _draw(work: Work, options: TuneOptions, tuning: Tuned[WindowSetting], scored
         return
     counts, lines = np.arange(1, most + 1), {}
     for shares in dict.fromkeys([Shares(model=1.0, normalise=options.normalise), tuning.best[0]]):
-        values = scored.tune(work, options, [(shares, f"top{n}") for n in counts]).values
+        grid = [(shares, f"top{n}") for n in counts]
+        values = scored.tune(work, grid, options.measure, options.folds).values
         lines[f"β={shares.first:g}"] = counts.astype(np.float64), mean_intervals(values)
     draw_sweep(lines, folder / "top-k.png", option="best windows that count", measure=tuning.measure)
 

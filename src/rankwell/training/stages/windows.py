@@ -75,7 +75,7 @@ def window_scores(work: Work, options: WindowsOptions, folder: Path, loaded: Loa
             work.data.index,
             depth=options.depth,
             keep=options.keep,
-            activation="probability" if options.scores == "probability" else None,
+            activation="probability",
         )
         scores.write(path)
     return WindowScores.read(path)
