@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +31,21 @@ class Sequences:
     words: NDArray[np.int32]
     last: NDArray[np.bool_]
     ends: NDArray[np.int64]
+
+    @classmethod
+    def concat(cls, parts: Sequence[Sequences]) -> Sequences:
+        """The sequences of all parts, one part after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        bases = np.cumsum([0, *(len(part.tokens) for part in parts)])
+        return cls(
+            np.concatenate([part.tokens for part in parts]),
+            np.concatenate([part.segments for part in parts]),
+            np.concatenate([part.positions for part in parts]),
+            np.concatenate([part.words for part in parts]),
+            np.concatenate([part.last for part in parts]),
+            np.concatenate([part.ends + base for part, base in zip(parts, bases, strict=False)]),
+        )
 
     def __len__(self) -> int:
         return len(self.ends)

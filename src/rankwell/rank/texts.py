@@ -125,18 +125,7 @@ class IndexTokens:
             return parts[0][1]
         # Row i of the joined ones is document order[i].
         order = np.concatenate([rows for rows, _ in parts])
-        return _join_pieces([pieces for _, pieces in parts]).take(np.argsort(order))
-
-
-def _join_pieces(parts: Sequence[Pieces]) -> Pieces:
-    bases = np.cumsum([0, *(len(part.ids) for part in parts)])
-    return Pieces(
-        np.concatenate([part.ids for part in parts]),
-        np.concatenate([part.continues for part in parts]),
-        np.concatenate([part.ends + base for part, base in zip(parts, bases, strict=False)]),
-        np.concatenate([part.stems for part in parts]),
-        np.concatenate([part.opens for part in parts]),
-    )
+        return Pieces.concat([pieces for _, pieces in parts]).take(np.argsort(order))
 
 
 def is_system(folder: str | os.PathLike[str]) -> bool:

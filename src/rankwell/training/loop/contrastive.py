@@ -164,12 +164,4 @@ class TextPairTask(PairTask):
         documents = self._documents.at(lists.documents.reshape(-1))
         if self._document_prompt is not None:
             documents = documents.after(self._document_prompt)
-        return self._reader.lay_out({"query": _join(self._queries.take(lists.queries), documents)}).sequences
-
-
-def _join(first: Pieces, second: Pieces) -> Pieces:
-    return Pieces.plain(
-        np.concatenate([first.ids, second.ids]),
-        np.concatenate([first.continues, second.continues]),
-        np.concatenate([first.ends, second.ends + len(first.ids)]),
-    )
+        return self._reader.lay_out({"query": Pieces.concat([self._queries.take(lists.queries), documents])}).sequences
