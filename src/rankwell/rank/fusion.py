@@ -22,7 +22,7 @@ from rankwell.core.arrays import Rows, Scores, Values
 from rankwell.core.errors import RankwellError
 from rankwell.core.registry import Registry
 from rankwell.corpus.records import Ranking, Run
-from rankwell.retrieve.numbering import NumberedDocuments, NumberedRun
+from rankwell.retrieve.numbering import NumberedRun
 
 PARTS = ("model", "similarity", "first")
 Missing = Literal["minimum", "drop"]
@@ -322,5 +322,5 @@ class Alignment:
             numbers = np.concatenate([numbers, new])
             parts.append((self._column[hits], scores))
         self._column[numbers] = -1
-        documents: NumberedDocuments = self._numbered[0].documents
+        documents = self._numbered[0].documents
         return lambda columns: documents.docids(numbers[columns]), parts

@@ -28,7 +28,7 @@ from rankwell.corpus.formats.texts import read_expansions
 from rankwell.corpus.records import Qrels, Query
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Batch, Placer
 from rankwell.models.checkpoints.describe import describe
@@ -66,11 +66,11 @@ class QueryPairs:
 
     queries: Pieces
     documents: NDArray[np.int64]
-    tokens: TokenSource
+    tokens: StoredTokens
 
     @classmethod
     def of(
-        cls, queries: Sequence[Query], qrels: Qrels, tokens: TokenSource, tokenizer: Tokenizer, *, level: int = 1
+        cls, queries: Sequence[Query], qrels: Qrels, tokens: StoredTokens, tokenizer: Tokenizer, *, level: int = 1
     ) -> QueryPairs:
         """Every judged query with each document that is relevant to it, of a grade of ``level`` or more."""
         texts: list[str] = []

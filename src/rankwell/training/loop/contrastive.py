@@ -19,7 +19,7 @@ from rankwell.core.arrays import Rows
 from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.training.data.pairs import RelevantDocuments
 from rankwell.training.data.sampling import Lists
 from rankwell.training.loop.task import DrawnLists, Step, backward_scores, chunk_by_tokens
@@ -137,7 +137,7 @@ class TextPairTask(PairTask):
         draw: Callable[[int], Lists],
         relevant: RelevantDocuments,
         queries: Pieces,
-        documents: TokenSource,
+        documents: StoredTokens,
         reader: Reader,
         *,
         document_prompt: Pieces | None = None,
