@@ -56,9 +56,7 @@ class DenseRanker:
         self._opened: dict[Path, PassageVectors] = {}
         self._codes: dict[Path, VectorCodes] = {}
 
-    def rerank(
-        self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000, name: str = "dense"
-    ) -> Run:
+    def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, by similarity."""
         if depth < 1:
             raise RankwellError(f"the depth must be at least 1, not {depth}")
@@ -72,7 +70,7 @@ class DenseRanker:
         for query, (qid, ranking) in zip(vectors, head.items(), strict=True):
             candidates = documents[[row_of[docid] for docid in ranking.docids]]
             rankings[qid] = Ranking.of(ranking.docids, candidates.astype(np.float32) @ query)
-        return Run(rankings, name=name)
+        return Run(rankings, name="dense")
 
     def search(self, queries: Sequence[Query], texts: Texts, k: int = 1000) -> Run:
         """The ``k`` nearest documents of each query; vectors that are not stored yet are computed first."""

@@ -135,9 +135,6 @@ class Pool(nn.Module):
         return (weights[:, None] @ x)[:, 0]
 
 
-SIGNALS = ("softmax", "cosine", "dot")
-
-
 def match_signals(query: Tensor, words: Tensor, mask: Tensor, kind: str) -> Tensor:
     """How well each word of a passage answers: (B, D), (B, L, D) → (B, L), 0 at padding.
 
