@@ -111,7 +111,7 @@ class DocumentStore:
     """Documents by id, in memory or read from disk when they are needed."""
 
     def __init__(self, folder: Path | None, docids: Lexicon, texts: Ragged | None, titles: MappedArray | None = None):
-        self._folder = folder
+        self._folder, self.in_memory = folder, folder is None
         self.docids = docids
         self._texts = texts
         self._titles = titles
@@ -124,11 +124,6 @@ class DocumentStore:
         docids.add(list(texts))
         lengths = MappedArray(Path("memory"), None, None, np.asarray(titles, np.uint32)) if any(titles) else None
         return cls(None, docids, Ragged(*pack_strings(list(texts.values()))), lengths)
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the store has no folder."""
-        return self._folder is None
 
     @property
     def folder(self) -> Path:
@@ -256,7 +251,7 @@ class DocumentStore:
         """Like :meth:`put_tokens`, in memory."""
         values, ends = [np.zeros(0, dtype)], [np.zeros(1, np.int64)]
         for some, their_ends in rows:
-            values.append(some)
+            values.append(np.asarray(some, dtype))
             ends.append(their_ends + ends[-1][-1])
         self._tokens[name] = Ragged(np.concatenate(values), np.concatenate(ends)[1:])
         return self.tokens(name, dtype)
