@@ -24,7 +24,6 @@ from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftover
 from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, check_seal, write_sealed
 from rankwell.core.progress import track
-from rankwell.corpus.alignment import check_end, take_record
 from rankwell.corpus.analyser import Analyzer, read_analyzer
 from rankwell.corpus.formats.texts import Expansion, blame_line
 from rankwell.corpus.lexicon import Lexicon
@@ -32,7 +31,7 @@ from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights
 from rankwell.corpus.sources import Source, resolve_documents, resolve_queries
 from rankwell.corpus.store import NumberedDocuments, RepeatedIdError, document_batches
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, search_segments
-from rankwell.retrieve.builder import SegmentBuilder
+from rankwell.retrieve.builder import SegmentBuilder, check_end, take_record
 from rankwell.retrieve.numbering import NumberedRun, join_hits
 from rankwell.retrieve.segment import Segment
 

@@ -22,7 +22,6 @@ from torch.nn import functional
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.shards import Shards, do
-from rankwell.corpus.alignment import combine_weights
 from rankwell.corpus.formats import read_weights
 from rankwell.corpus.formats.texts import read_expansions
 from rankwell.corpus.records import Qrels, Query
@@ -39,6 +38,7 @@ from rankwell.papers.doc2query.options import Doc2queryOptions
 from rankwell.papers.doc2query.page import ExpandedText, write_expansions_page
 from rankwell.papers.doc2query.writer import passage_grid, query_grid
 from rankwell.rank.ranker import RankerJudge
+from rankwell.retrieve.builder import combine_weights
 from rankwell.retrieve.index import Index
 from rankwell.training.first_stage import (
     INDEX,
