@@ -37,6 +37,7 @@ from harness import make_parser
 from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.templates import SpecialTokens, Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models import batch
@@ -78,13 +79,6 @@ class Data:
     documents: Pieces
     query_texts: list[str]
     document_texts: list[str]
-
-    def numbers(self, docids: Any) -> NDArray[np.int64]:
-        """A document's id is its number."""
-        return np.asarray(docids, np.int64)
-
-    def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.documents.lengths()[numbers]
 
     def at(self, numbers: NDArray[np.int64]) -> Pieces:
         return self.documents.take(numbers)
@@ -130,7 +124,7 @@ def make_lists(data: Data, count: int, negatives: int, seed: int = 0) -> Lists:
 def make_task(data: Data, lists: Lists, max_pairs: int | None = None) -> RankingTask:
     task = RankingTask(
         # Candidates are what lists are drawn from; these are drawn.
-        TrainingSet(data.queries, None, data, cast("Any", None)),
+        TrainingSet(data.queries, None, cast("StoredTokens", data), cast("Any", None)),
         lambda epoch: lists,
         make_loss("listwise"),
         # A reader lays pairs out with the special tokens alone; these texts are tokens already.

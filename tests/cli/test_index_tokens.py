@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("torch")
 
 from rankwell import sample
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.checkpoints.names import find_model
-from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 
 COLLECTION = sample.FOLDER / "collection.tsv"
@@ -25,7 +25,7 @@ def test_tokens_are_made_with_the_index(rankwell: Call, tiny_checkpoint: Path) -
     done = rankwell("index", COLLECTION, "--out", "index", "--tokens", tiny_checkpoint)
     assert (done.code, done.err) == (0, "")
     index, tokenizer = Index.open("index"), Tokenizer.open(tiny_checkpoint)
-    source = find_tokens(index, tokenizer)
+    source = StoredTokens.find(index.documents, tokenizer)
     assert source is not None
     docid = index.docids(range(7, 8))[0]  # type: ignore[arg-type]
     assert source.at(source.numbers([docid])).ids.tolist() == tokenizer.encode([index.text(docid)]).ids.tolist()
@@ -34,7 +34,7 @@ def test_tokens_are_made_with_the_index(rankwell: Call, tiny_checkpoint: Path) -
 def test_a_model_may_be_named(rankwell: Call) -> None:
     done = rankwell("index", COLLECTION, "--out", "index", "--tokens", "rankwell-mini")
     assert (done.code, done.err) == (0, "")
-    assert find_tokens(Index.open("index"), Tokenizer.open(find_model("rankwell-mini"))) is not None
+    assert StoredTokens.find(Index.open("index").documents, Tokenizer.open(find_model("rankwell-mini"))) is not None
 
 
 def test_a_model_with_markers_has_stems_too(rankwell: Call, tiny_checkpoint: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_model_with_markers_has_stems_too(rankwell: Call, tiny_checkpoint: Pat
     add_markers(model, tokenizer)
     save_checkpoint(Path("marked"), model, tokenizer, config.changed({"template": {"markers": True}}))
     assert rankwell("index", COLLECTION, "--out", "index", "--tokens", "marked").code == 0
-    assert find_tokens(Index.open("index"), tokenizer, stems=True) is not None
+    assert StoredTokens.find(Index.open("index").documents, tokenizer, stems=True) is not None
 
 
 @pytest.mark.parametrize(

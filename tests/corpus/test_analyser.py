@@ -11,15 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.corpus.analyser import (
-    LUCENE_STOP_WORDS,
-    Analyzer,
-    Match,
-    analyzer_from_options,
-    match_texts,
-    read_analyzer,
-)
+from rankwell.corpus.analyser import LUCENE_STOP_WORDS, Analyzer, analyzer_from_options, read_analyzer
 from rankwell.corpus.records import Document, Query
+from rankwell.rank.answers import Match, match_texts
 from rankwell.retrieve.index import Index
 
 PLAIN = Analyzer.plain()

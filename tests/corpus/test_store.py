@@ -234,3 +234,33 @@ def test_processes_that_arrive_together_build_a_store_once(tmp_path: Path) -> No
     with ThreadPoolExecutor(3) as threads:
         assert list(threads.map(build, range(3))) == [10] * 3
     assert read == [f"d{number}" for number in range(10)]
+
+
+def test_a_store_in_memory_reads_as_one_on_disk(tmp_path: Path) -> None:
+    documents = [Document("a", "Café \ud83d", title="Tea"), Document("ü", ""), Document("b", "plain")]
+    on_disk = DocumentStore.build(documents, tmp_path / "store")
+    texts = {document.docid: document.contents for document in documents}
+    store = DocumentStore.of_texts(texts, [len(document.title) for document in documents])
+    assert store.in_memory
+    assert not on_disk.in_memory
+    wanted = ["b", "a", "b", "ü"]
+    assert store.texts(wanted) == on_disk.texts(wanted)
+    assert store.read(wanted) == on_disk.read(wanted)
+    assert list(store) == list(on_disk) == documents
+    assert list(DocumentStore.of_texts({"a": "tea"})) == [Document("a", "tea")]
+    with pytest.raises(RankwellError, match="document 'x' is not among the texts"):
+        store.texts(["a", "x"])
+    with pytest.raises(RankwellError, match="has no folder"):
+        store.folder.exists()
+
+
+def test_tokens_in_memory_are_those_on_disk(tmp_path: Path) -> None:
+    texts = {"a": "one", "b": "", "c": "two three"}
+    on_disk = DocumentStore.build((Document(*item) for item in texts.items()), tmp_path / "store")
+    store = DocumentStore.of_texts(texts)
+    rows = [(np.array([5, 6, 7]), np.array([3, 3])), (np.array([8]), np.array([1]))]
+    assert not store.has_tokens("some")
+    kept, put = store.keep_tokens("some", rows, np.uint16), on_disk.put_tokens("some", rows, np.uint16)
+    assert store.has_tokens("some")
+    assert [row.tolist() for row in kept] == [row.tolist() for row in put] == [[5, 6, 7], [], [8]]
+    assert kept.values.dtype == put.values.dtype

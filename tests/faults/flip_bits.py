@@ -38,24 +38,24 @@ def use_index(folder: Path) -> Any:
     index = Index.open(folder)
     run = index.search([Query(str(n), text) for n, text in enumerate(QUERIES)], k=100)
     docids = run["0"].docids[:10]
-    return [list(ranking) for ranking in run.values()], index.texts(docids), index.numbers(docids).tolist()
+    return [list(ranking) for ranking in run.values()], index.texts(docids), index.documents.numbers(docids).tolist()
 
 
 def use_tokens(folder: Path, encoder: BiEncoder) -> Any:
     pieces = [
-        StoredTokens.open(segment.store, encoder.tokenizer).at(np.arange(len(segment)))
+        StoredTokens.open(segment.store.documents, encoder.tokenizer).at(np.arange(len(segment)))
         for segment in Index.open(folder).segments
     ]
     return [(part.ids.tolist(), part.continues.tolist(), part.ends.tolist()) for part in pieces]
 
 
 def use_vectors(folder: Path, encoder: BiEncoder) -> Any:
-    opened = [PassageVectors.open(segment.store, encoder) for segment in Index.open(folder).segments]
+    opened = [PassageVectors.open(segment.store.documents, encoder) for segment in Index.open(folder).segments]
     return [vectors.at(np.arange(len(vectors))).tobytes() for vectors in opened]
 
 
 def use_codes(folder: Path, encoder: BiEncoder) -> Any:
-    vectors = [PassageVectors.open(segment.store, encoder) for segment in Index.open(folder).segments]
+    vectors = [PassageVectors.open(segment.store.documents, encoder) for segment in Index.open(folder).segments]
     codes = [VectorCodes.open(some) for some in vectors]
     return [(part.whole().tobytes(), some.recall) for some in codes for part in some._mapped]
 

@@ -18,7 +18,7 @@ from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs import stored
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.stored import InMemoryTokens, StoredTokens, tokens_name
+from rankwell.inputs.stored import StoredTokens, tokens_name
 from rankwell.inputs.tokenizer import Tokenizer
 
 TEXTS = {
@@ -46,8 +46,8 @@ def test_rows_are_what_the_tokenizer_makes_of_the_texts(
     store: DocumentStore, tokenizer: Tokenizer, stems: bool, wanted: list[str]
 ) -> None:
     expected = tokenizer.encode([TEXTS[docid] for docid in wanted], stems=stems)
-    kept = InMemoryTokens(list(TEXTS), list(TEXTS.values()), tokenizer, stems)
-    for source in (StoredTokens.open(store, tokenizer, stems), StoredTokens.open(store, tokenizer, stems), kept):
+    for documents in (store.documents, store.documents, DocumentStore.of_texts(TEXTS).documents):
+        source = StoredTokens.open(documents, tokenizer, stems)
         numbers = source.numbers(wanted)
         assert numbers.dtype == np.int64
         assert equal(source.at(numbers), expected)
@@ -57,9 +57,9 @@ def test_rows_are_what_the_tokenizer_makes_of_the_texts(
 def test_documents_are_tokenised_once(
     store: DocumentStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = StoredTokens.open(store, tokenizer)
+    first = StoredTokens.open(store.documents, tokenizer)
     monkeypatch.setattr(tokenizer, "encode", None)
-    again = StoredTokens.open(DocumentStore.open(store.folder), tokenizer)
+    again = StoredTokens.open(DocumentStore.open(store.folder).documents, tokenizer)
     everything = np.arange(len(TEXTS))
     assert equal(first.at(everything), again.at(everything))
 
@@ -69,8 +69,8 @@ def test_tokens_of_another_tokenizer_are_others(
 ) -> None:
     names = {tokens_name(one, stems=stems) for one in (tokenizer, marked_tokenizer) for stems in (False, True)}
     assert len(names) == 4
-    StoredTokens.open(store, tokenizer)
-    StoredTokens.open(store, tokenizer, stems=True)
+    StoredTokens.open(store.documents, tokenizer)
+    StoredTokens.open(store.documents, tokenizer, stems=True)
     assert sorted(path.name for path in store.folder.glob("tokens-*")) == [
         f"tokens-{tokenizer.digest}",
         f"tokens-{tokenizer.digest}-stems",
@@ -80,14 +80,15 @@ def test_tokens_of_another_tokenizer_are_others(
 def test_a_piece_takes_two_bytes_or_eight_with_stems(store: DocumentStore, tokenizer: Tokenizer) -> None:
     pieces = len(tokenizer.encode(list(TEXTS.values())).ids)
     for stems, size in ((False, 2), (True, 8)):
-        StoredTokens.open(store, tokenizer, stems)
+        StoredTokens.open(store.documents, tokenizer, stems)
         file = store.folder / f"tokens-{tokens_name(tokenizer, stems=stems)}" / "tokens.npy"
         assert file.stat().st_size == 128 + size * pieces
 
 
 @pytest.mark.parametrize("kind", ["stored", "kept"])
 def test_an_unknown_document_is_named(store: DocumentStore, tokenizer: Tokenizer, kind: str) -> None:
-    source = StoredTokens.open(store, tokenizer) if kind == "stored" else InMemoryTokens(["d1"], ["tea"], tokenizer)
+    texts = store if kind == "stored" else DocumentStore.of_texts({"d1": "tea"})
+    source = StoredTokens.open(texts.documents, tokenizer)
     with pytest.raises(RankwellError, match="document 'nope' is not "):
         source.numbers(["d1", "nope", "other"])
     for number in (-1, len(TEXTS)):
@@ -95,16 +96,10 @@ def test_an_unknown_document_is_named(store: DocumentStore, tokenizer: Tokenizer
             source.at(np.array([0, number]))
 
 
-def test_an_id_that_comes_twice_is_an_error(tokenizer: Tokenizer) -> None:
-    with pytest.raises(RankwellError, match="'a' occurs twice"):
-        InMemoryTokens(["a", "b", "a"], ["x", "y", "z"], tokenizer)
-    with pytest.raises(RankwellError, match="2 document ids for 1 texts"):
-        InMemoryTokens(["a", "b"], ["x"], tokenizer)
-
-
 def test_no_documents_are_no_tokens(tmp_path: Path, tokenizer: Tokenizer) -> None:
     empty = DocumentStore.build([], tmp_path / "store")
-    for source in (StoredTokens.open(empty, tokenizer), InMemoryTokens([], [], tokenizer)):
+    for texts in (empty, DocumentStore.of_texts({})):
+        source = StoredTokens.open(texts.documents, tokenizer)
         assert len(source) == 0
         assert len(source.at(source.numbers([]))) == 0
 
@@ -117,11 +112,11 @@ def test_who_finishes_second_takes_what_the_first_made(
     def overtaken(*arguments: Any) -> Iterator[Any]:
         if not begun:
             begun.append(True)
-            StoredTokens.open(store, tokenizer)
+            StoredTokens.open(store.documents, tokenizer)
         yield from tokenise(*arguments)
 
     monkeypatch.setattr(stored, "_tokenise", overtaken)
-    source = StoredTokens.open(store, tokenizer)
+    source = StoredTokens.open(store.documents, tokenizer)
     assert begun
     assert equal(source.at(np.arange(len(TEXTS))), tokenizer.encode(list(TEXTS.values())))
     assert [path.name for path in store.folder.iterdir() if "tokens" in path.name] == [f"tokens-{tokenizer.digest}"]
@@ -136,7 +131,7 @@ def test_processes_at_once_have_the_same_tokens(
         from rankwell.corpus.store import DocumentStore
         from rankwell.inputs.stored import StoredTokens
         from rankwell.inputs.tokenizer import Tokenizer
-        source = StoredTokens.open(DocumentStore.open(sys.argv[1]), Tokenizer.open(sys.argv[2]), stems=True)
+        source = StoredTokens.open(DocumentStore.open(sys.argv[1]).documents, Tokenizer.open(sys.argv[2]), stems=True)
         found = source.at(np.arange(len(source)))
         print(hashlib.sha256(b"".join(a.tobytes() for a in (found.ids, found.stems, found.opens))).hexdigest())
     """
@@ -163,7 +158,7 @@ def test_where_nothing_can_be_written_tokens_stay_in_memory(
 ) -> None:
     fail_to_write(monkeypatch, number)
     before = sorted(store.folder.iterdir())
-    source = StoredTokens.open(store, tokenizer, stems=True)
+    source = StoredTokens.open(store.documents, tokenizer, stems=True)
     assert equal(source.at(np.arange(len(TEXTS))), tokenizer.encode(list(TEXTS.values()), stems=True))
     assert sorted(store.folder.iterdir()) == before
 
@@ -171,7 +166,7 @@ def test_where_nothing_can_be_written_tokens_stay_in_memory(
 def test_a_full_disk_is_an_error(store: DocumentStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_to_write(monkeypatch, errno.ENOSPC)
     with pytest.raises(RankwellError, match="no space left"):
-        StoredTokens.open(store, tokenizer)
+        StoredTokens.open(store.documents, tokenizer)
 
 
 def fail_to_write(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -182,9 +177,9 @@ def fail_to_write(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def test_tokens_of_other_documents_are_refused(store: DocumentStore, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    StoredTokens.open(store, tokenizer)
+    StoredTokens.open(store.documents, tokenizer)
     other = DocumentStore.build([Document("x", "tea")], tmp_path / "other")
     name = f"tokens-{tokenizer.digest}"
     (store.folder / name).rename(other.folder / name)
     with pytest.raises(InputError, match="5 rows of tokens for 1 documents"):
-        StoredTokens.open(other, tokenizer)
+        StoredTokens.open(other.documents, tokenizer)

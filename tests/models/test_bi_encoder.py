@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.inputs.stored import InMemoryTokens
+from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.describe import describe
 
@@ -66,7 +67,8 @@ def test_a_folder_may_pool_by_its_first_token(folder: Path) -> None:
 
 def test_documents_that_are_tokenised_have_the_same_vectors(folder: Path) -> None:
     encoder = BiEncoder.from_pretrained(folder, device="cpu")
-    tokens = InMemoryTokens(list("abcde"), TEXTS, encoder.tokenizer)
+    store = DocumentStore.of_texts(dict(zip("abcde", TEXTS, strict=True)))
+    tokens = StoredTokens.open(store.documents, encoder.tokenizer)
     found = encoder.encode_tokens(tokens, np.array([4, 0]))
     np.testing.assert_allclose(found, encoder.encode_documents([TEXTS[4], TEXTS[0]]), atol=1e-6)
     assert encoder.encode_documents([]).shape == (0, 32)

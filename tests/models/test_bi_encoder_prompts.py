@@ -14,7 +14,7 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import digest
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
-from rankwell.inputs.stored import InMemoryTokens
+from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.names import encoder_digest
 from rankwell.rank.passage_vectors import PassageVectors
@@ -105,7 +105,8 @@ def test_a_prompt_that_is_given_is_taken_instead(folder: Path) -> None:
 @pytest.mark.parametrize("prompt", [DOCUMENT, LONG, "passage:"])
 def test_tokens_have_the_prompt_before_them(folder: Path, prompt: str) -> None:
     encoder = ours(folder, document_prompt=prompt)
-    tokens = InMemoryTokens(list("abcde"), TEXTS, encoder.tokenizer)
+    store = DocumentStore.of_texts(dict(zip("abcde", TEXTS, strict=True)))
+    tokens = StoredTokens.open(store.documents, encoder.tokenizer)
     numbers = np.array([4, 2, 0, 3, 3])
     found = encoder.encode_tokens(tokens, numbers)
     np.testing.assert_allclose(found, peer(folder).encode(TEXTS, prompt=prompt)[numbers], atol=1e-5)
@@ -116,8 +117,9 @@ def test_tokens_have_the_prompt_before_them(folder: Path, prompt: str) -> None:
 def test_tokens_are_not_taken_where_the_prompt_would_change_them(folder: Path) -> None:
     encoder = ours(folder, document_prompt="passage")  # passagehow do bees keep warm
     assert not encoder.takes_tokens
+    store = DocumentStore.of_texts({"a": TEXTS[0]})
     with pytest.raises(RankwellError, match="texts have other tokens after the prompt 'passage' than alone"):
-        encoder.encode_tokens(InMemoryTokens(["a"], TEXTS[:1], encoder.tokenizer), np.array([0]))
+        encoder.encode_tokens(StoredTokens.open(store.documents, encoder.tokenizer), np.array([0]))
 
 
 def in_bytes(folder: Path) -> None:

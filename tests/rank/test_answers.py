@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rankwell.corpus.analyser import Match
 from rankwell.corpus.formats import write_documents
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
-from rankwell.rank.answers import Answer, AnswerMatches, match_answers, read_answers, snippet
+from rankwell.rank.answers import Answer, AnswerMatches, Match, match_answers, read_answers, snippet
 from rankwell.rank.texts import Texts, open_texts
 from rankwell.retrieve.index import Index
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Run
+from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.windows import Windows
@@ -25,7 +26,6 @@ from rankwell.models.checkpoints.names import model_digest
 from rankwell.rank.cache import ScoreCache, join_hashes, text_hashes
 from rankwell.rank.engines.engine import Engine, Logits
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.texts import InMemoryTexts
 
 
 def keys_of(count: int, start: int = 0) -> np.ndarray:
@@ -118,7 +118,7 @@ def test_a_second_run_computes_nothing_and_gives_the_same_bits(ranker: Ranker, t
 
 def test_a_run_is_reranked_from_what_predict_kept(ranker: Ranker, tiny_checkpoint: Path) -> None:
     queries = [Query("q1", PAIRS[0][0]), Query("q2", PAIRS[4][0])]
-    texts = InMemoryTexts({"a": "the hive is warm", "b": "money", "c": "tea"})
+    texts = DocumentStore.of_texts({"a": "the hive is warm", "b": "money", "c": "tea"})
     run = Run.from_scores({"q1": {"a": 2.0, "b": 1.0}, "q2": {"c": 2.0, "a": 1.0}})
     ranker.predict(PAIRS)
     counting = ranker.engine

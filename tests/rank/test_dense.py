@@ -24,7 +24,6 @@ from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.passage_vectors import LARGEST_SHARD, SMALLEST_SHARD, PassageVectors, VectorsJob, shard_size
 from rankwell.rank.system import add_shares
-from rankwell.rank.texts import InMemoryTexts
 from rankwell.rank.vector_search import search_vectors
 from rankwell.retrieve.index import Index
 
@@ -187,7 +186,7 @@ def test_candidates_are_ranked_by_their_cosine(source: str, tmp_path: Path, enco
     texts = {
         "store": lambda: DocumentStore.build(DOCUMENTS, tmp_path / "store"),
         "index": lambda: Index.build(DOCUMENTS, tmp_path / "index"),
-        "memory": lambda: InMemoryTexts({d.docid: d.contents for d in DOCUMENTS}),
+        "memory": lambda: DocumentStore.of_texts({d.docid: d.contents for d in DOCUMENTS}),
     }[source]()
     run = Run.from_scores({"q2": {"d0": 3.0, "d5": 2.0, "d7": 1.0}, "q1": {"d1": 2.0, "d9": 1.0}})
     found = DenseRanker(encoder).rerank(run, QUERIES, texts, depth=2)
@@ -210,7 +209,7 @@ def test_queries_and_documents_have_each_their_prompt(store: DocumentStore, tiny
     queries, documents = [f"how much {q.text}" for q in QUERIES], [f"a word: {d.contents}" for d in DOCUMENTS]
     expected = plain.encode_queries(queries) @ plain.encode_documents(documents).T
     run = Run.from_scores({"q1": {"d1": 2.0, "d9": 1.0}})
-    texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
+    texts = DocumentStore.of_texts({d.docid: d.contents for d in DOCUMENTS})
     in_memory = DenseRanker(encoder).rerank(run, QUERIES, texts)
     found = DenseRanker(encoder).search(QUERIES, store, 12)
     kept = DenseRanker(encoder).rerank(run, QUERIES, store)
@@ -221,7 +220,7 @@ def test_queries_and_documents_have_each_their_prompt(store: DocumentStore, tiny
 
 
 def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder) -> None:
-    texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
+    texts = DocumentStore.of_texts({d.docid: d.contents for d in DOCUMENTS})
     run = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
     shares = Shares(model=0.75, similarity=0.25)
     blended = add_shares(run, run, shares, QUERIES, texts, DenseRanker(encoder))
@@ -234,7 +233,7 @@ def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder) ->
 
 
 def test_the_first_stage_may_have_a_share_in_a_blend(encoder: BiEncoder) -> None:
-    texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
+    texts = DocumentStore.of_texts({d.docid: d.contents for d in DOCUMENTS})
     first = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
     last = Run.from_scores({"q1": {"d1": 0.1, "d2": 0.2, "d3": 0.9}})
     how = Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")
@@ -246,7 +245,7 @@ def test_the_first_stage_may_have_a_share_in_a_blend(encoder: BiEncoder) -> None
 
 
 def test_a_blend_ranks_what_the_ranker_ranked(encoder: BiEncoder) -> None:
-    texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
+    texts = DocumentStore.of_texts({d.docid: d.contents for d in DOCUMENTS})
     first = Run.from_scores({"q1": {f"d{i}": 9.0 - i for i in range(8)}})
     for how in (Shares(0.5, 0.5), Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")):
         blended = add_shares(first, first.head(3), how, QUERIES, texts, DenseRanker(encoder))
@@ -267,4 +266,4 @@ def test_equal_documents_are_ordered_by_their_ids_however_few_are_wanted(tmp_pat
 def test_what_cannot_be_ranked_is_said(encoder: BiEncoder) -> None:
     run = Run.from_scores({"q9": {"d1": 1.0}})
     with pytest.raises(RankwellError, match="'q9'"):
-        DenseRanker(encoder).rerank(run, QUERIES, InMemoryTexts({"d1": "honey"}))
+        DenseRanker(encoder).rerank(run, QUERIES, DocumentStore.of_texts({"d1": "honey"}))

@@ -15,11 +15,10 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.evaluation.evaluate import evaluate
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.dense import DEEP, TIES, DenseRanker, search_both, search_hybrid, tune_hybrid
 from rankwell.rank.fusion import NORMALISATIONS, PARTS, Fusion, RankFusion, Shares, fuse
-from rankwell.rank.texts import stores_of
 from rankwell.rank.tuning import tune_fusion
 from rankwell.rank.vector_search import search_vectors
 from rankwell.retrieve.bm25 import BM25
@@ -75,7 +74,7 @@ def slowly_near(dense: DenseRanker, index: Index | DocumentStore, k: int) -> Run
     """The nearest documents, all of them named and sorted."""
     asked = dense.encoder.encode_queries([query.text for query in QUERIES])
     near: dict[str, dict[str, float]] = {query.qid: {} for query in QUERIES}
-    for store in stores_of(index):
+    for store in index.documents.stores:
         numbers, scores = search_vectors(asked, dense.vectors(store).blocks(), max(k, DEEP) + TIES)
         for qid, own, values in zip(near, numbers, scores, strict=True):
             near[qid] |= dict(zip(store.docids.strings(own), values.tolist(), strict=True))
@@ -108,7 +107,7 @@ class Coarse(BiEncoder):
     def encode_queries(self, texts: Sequence[str]) -> Vectors:
         return np.stack([self.vector(sum(map(ord, text))) for text in texts])
 
-    def encode_tokens(self, source: TokenSource, numbers: NDArray[np.int64]) -> Vectors:
+    def encode_tokens(self, source: StoredTokens, numbers: NDArray[np.int64]) -> Vectors:
         return np.stack([self.vector(int(number) % 301) for number in numbers])
 
     def vector(self, seed: int) -> Vectors:

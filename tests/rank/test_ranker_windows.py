@@ -11,12 +11,12 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from rankwell.corpus.records import Query, Run
+from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.texts import InMemoryTexts
 
 
 class TestWindows:
@@ -102,7 +102,7 @@ class TestWindows:
 
     def test_rerank_has_them_too(self, counting: Ranker) -> None:
         ranker = Ranker.from_engine(counting.engine, Reader(counting.tokenizer, Template(), Windows(2, 1)))
-        texts = InMemoryTexts({str(number): text for number, text in enumerate(self.DOCUMENTS)})
+        texts = DocumentStore.of_texts({str(number): text for number, text in enumerate(self.DOCUMENTS)})
         found = ranker.rerank(Run.from_scores({"1": dict.fromkeys("0123", 0.0)}), [Query("1", "milk")], texts)
         assert list(found["1"]) == [("3", 2.0), ("0", 2.0), ("1", 1.0), ("2", 0.0)]
 

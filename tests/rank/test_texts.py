@@ -14,12 +14,13 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.papers.duobert.ranker import DuoRanker
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.texts import IndexTokens, InMemoryTexts, Texts, digest_texts, find_tokens, make_tokens, open_texts
+from rankwell.rank.texts import Texts, digest_texts, make_tokens, open_texts
 from rankwell.retrieve.index import Index
 
 TEXTS = {
@@ -57,7 +58,7 @@ def marked(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.mark.parametrize("wanted", [["f", "a", "d", "a", "c"], ["c"], [], ["e", "f"], list(TEXTS)])
 def test_an_indexs_tokens_are_its_segments(index: Index, tiny_tokenizer: Path, stems: bool, wanted: list[str]) -> None:
     tokenizer = Tokenizer.open(tiny_tokenizer)
-    source = IndexTokens(index, tokenizer, stems)
+    source = StoredTokens.open(index.documents, tokenizer, stems)
     numbers = source.numbers(wanted)
     expected = tokenizer.encode([TEXTS[docid] for docid in wanted], stems=stems)
     found = source.at(numbers)
@@ -69,7 +70,7 @@ def test_an_indexs_tokens_are_its_segments(index: Index, tiny_tokenizer: Path, s
 
 def test_a_document_that_is_in_no_segment_is_named(index: Index, tiny_tokenizer: Path) -> None:
     with pytest.raises(RankwellError, match="document 'x' is not in the index"):
-        IndexTokens(index, Tokenizer.open(tiny_tokenizer)).numbers(["a", "x"])
+        StoredTokens.open(index.documents, Tokenizer.open(tiny_tokenizer)).numbers(["a", "x"])
 
 
 def test_a_runs_documents_are_not_looked_up_one_by_one(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,14 +87,14 @@ def test_tokens_are_found_when_all_segments_have_them(tmp_path: Path, tiny_token
     tokenizer = Tokenizer.open(tiny_tokenizer)
     documents = [Document(*item) for item in TEXTS.items()]
     index = Index.build(documents[:3], tmp_path / "index")
-    assert find_tokens(index, tokenizer) is None
+    assert StoredTokens.find(index.documents, tokenizer) is None
     make_tokens(index, tokenizer)
-    assert find_tokens(index, tokenizer) is not None
-    assert find_tokens(index, tokenizer, stems=True) is None
+    assert StoredTokens.find(index.documents, tokenizer) is not None
+    assert StoredTokens.find(index.documents, tokenizer, stems=True) is None
     grown = Index.build(documents[3:], tmp_path / "index", append=True)
-    assert find_tokens(grown, tokenizer) is None
+    assert StoredTokens.find(grown.documents, tokenizer) is None
     make_tokens(grown, tokenizer)
-    assert find_tokens(Index.open(tmp_path / "index"), tokenizer) is not None
+    assert StoredTokens.find(Index.open(tmp_path / "index").documents, tokenizer) is not None
 
 
 def test_nothing_is_made_where_nothing_can_be_kept(
@@ -104,8 +105,7 @@ def test_nothing_is_made_where_nothing_can_be_kept(
     monkeypatch.setattr("os.access", lambda *_: False)
     monkeypatch.setattr(tokenizer, "encode", None)
     make_tokens(store, tokenizer)
-    make_tokens(InMemoryTexts({"a": "tea"}), tokenizer)
-    assert find_tokens(store, tokenizer) is None
+    assert StoredTokens.find(store.documents, tokenizer) is None
 
 
 class Unreadable(Index):
@@ -115,19 +115,14 @@ class Unreadable(Index):
         raise AssertionError("the texts were read")
 
 
-class Mapped(dict[str, str]):
-    """Texts of a kind that keeps no tokens."""
-
-    def texts(self, docids: Sequence[str]) -> list[str]:
-        return [self[docid] for docid in docids]
-
-
 @pytest.mark.parametrize("attention", ["full", "strm"])
 def test_a_run_is_scored_alike_from_texts_and_from_tokens(marked: Path, index: Index, attention: str) -> None:
     ranker = Ranker.from_pretrained(marked, attention=attention)
     assert ranker.template.markers
     make_tokens(index, ranker.tokenizer, stems=True)
-    sources: list[Texts] = [Unreadable.open(index.folder), InMemoryTexts(TEXTS), Mapped(TEXTS)]
+    tokenised = DocumentStore.of_texts(TEXTS)
+    make_tokens(tokenised, ranker.tokenizer, stems=True)
+    sources: list[Texts] = [Unreadable.open(index.folder), tokenised, DocumentStore.of_texts(TEXTS)]
     runs = [ranker.rerank(RUN, QUERIES, source) for source in sources]
     for qid, ranking in runs[0].items():
         query = next(query.text for query in QUERIES if query.qid == qid)
@@ -142,7 +137,7 @@ def test_duo_compares_from_tokens_too(tiny_checkpoint: Path, index: Index) -> No
     ranker = Ranker.from_pretrained(tiny_checkpoint)
     make_tokens(index, ranker.tokenizer)
     found = DuoRanker(ranker).rerank(RUN, QUERIES, Unreadable.open(index.folder))
-    expected = DuoRanker(ranker).rerank(RUN, QUERIES, Mapped(TEXTS))
+    expected = DuoRanker(ranker).rerank(RUN, QUERIES, DocumentStore.of_texts(TEXTS))
     for qid in RUN:
         assert found[qid].docids == expected[qid].docids
         assert np.allclose(found[qid].scores, expected[qid].scores, atol=1e-5)
@@ -155,19 +150,22 @@ def test_a_cache_is_filled_and_used_with_kept_tokens(tiny_checkpoint: Path, inde
     first = ranker.rerank(RUN, QUERIES, index)
     assert (cache.hits, cache.misses) == (0, 7)
     # The same texts from elsewhere: the same keys.
-    assert dict(ranker.rerank(RUN, QUERIES, Mapped(TEXTS))) == dict(first)
+    assert dict(ranker.rerank(RUN, QUERIES, DocumentStore.of_texts(TEXTS))) == dict(first)
     assert (cache.hits, cache.misses) == (7, 7)
     plain = Ranker.from_pretrained(tiny_checkpoint).rerank(RUN, QUERIES, index)
     for qid in RUN:
         assert np.allclose(plain[qid].scores, first[qid].scores, atol=1e-5)
 
 
-def test_texts_in_memory_are_tokenised_once(tiny_checkpoint: Path) -> None:
+def test_texts_in_memory_are_tokenised_once(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranker = Ranker.from_pretrained(tiny_checkpoint)
-    texts = InMemoryTexts(TEXTS)
-    assert texts.tokens(ranker.tokenizer) is texts.tokens(ranker.tokenizer)
-    assert texts.tokens(ranker.tokenizer) is find_tokens(texts, ranker.tokenizer)
-    assert texts.tokens(ranker.tokenizer, stems=True) is not texts.tokens(ranker.tokenizer)
+    texts = DocumentStore.of_texts(TEXTS)
+    assert StoredTokens.find(texts.documents, ranker.tokenizer) is None
+    expected = ranker.rerank(RUN, QUERIES, texts)
+    ranker.store_tokens(texts)
+    monkeypatch.setattr(texts, "texts", None)
+    assert dict(ranker.rerank(RUN, QUERIES, texts)) == dict(expected)
+    assert StoredTokens.find(texts.documents, ranker.tokenizer, stems=True) is None
 
 
 # Where texts come from
@@ -213,7 +211,7 @@ def test_texts_are_the_same_from_every_source(tmp_path: Path, plain_index: Index
         assert texts.texts(["d1", "d4", "d1"]) == [DOCUMENTS[0].text, "water a warm river", DOCUMENTS[0].text]
         digests.add(digest_texts(texts, run))
     assert len(digests) == 1
-    assert digest_texts(InMemoryTexts({"d1": "x", "d4": "y"}), run) not in digests
+    assert digest_texts(DocumentStore.of_texts({"d1": "x", "d4": "y"}), run) not in digests
 
 
 def test_a_collection_is_read_no_further_than_needed(tmp_path: Path, run: Run) -> None:

@@ -288,7 +288,7 @@ def test_codes_are_made_with_the_vectors_where_many_are_searched(
     DenseRanker(encoder).prepare([store])
     (codes,) = tmp_path.rglob("codes*")
     shutil.rmtree(codes)
-    monkeypatch.setattr("rankwell.rank.dense.is_writable", lambda store: False)
+    monkeypatch.setattr(DocumentStore, "writable", False)
     assert DenseRanker(encoder).codes(store) is None
     assert DenseRanker(encoder).search([Query("q", "honey")], store, 3)["q"].docids  # exactly
     assert not list(tmp_path.rglob("codes*"))

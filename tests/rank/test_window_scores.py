@@ -13,6 +13,7 @@ pytest.importorskip("tokenizers")
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.records import Query, Run
+from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
@@ -20,7 +21,6 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.rank.engines.engine import Engine
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.texts import InMemoryTexts
 from rankwell.rank.window_scores import WindowScores, score_windows
 
 TEXTS = {
@@ -53,7 +53,7 @@ def ranker(tiny_tokenizer: Path) -> Ranker:
 
 @pytest.fixture(scope="module")
 def scores(ranker: Ranker) -> WindowScores:
-    return score_windows(ranker, RUN, QUERIES, InMemoryTexts(TEXTS), keep=3)
+    return score_windows(ranker, RUN, QUERIES, DocumentStore.of_texts(TEXTS), keep=3)
 
 
 def test_the_best_windows_of_each_pair_by_hand(scores: WindowScores) -> None:
@@ -75,7 +75,7 @@ def test_weights_by_hand(scores: WindowScores) -> None:
 @pytest.mark.parametrize("how", AGGREGATES)
 def test_they_are_joined_as_the_ranker_joins_them(scores: WindowScores, ranker: Ranker, how: str) -> None:
     direct = Ranker.from_engine(ranker.engine, Reader(ranker.tokenizer, ranker.template, Windows(3, 3, how)))
-    expected = direct.rerank(RUN, QUERIES, InMemoryTexts(TEXTS))
+    expected = direct.rerank(RUN, QUERIES, DocumentStore.of_texts(TEXTS))
     found = scores.run(how)
     assert list(found) == list(expected)
     for qid in expected:
@@ -85,7 +85,7 @@ def test_they_are_joined_as_the_ranker_joins_them(scores: WindowScores, ranker: 
 
 @pytest.mark.parametrize("how", AGGREGATES)
 def test_windows_of_sentences_by_hand(ranker: Ranker, how: str) -> None:
-    texts = InMemoryTexts({"a": "bank bank. tea. bank bank bank? milk.", "b": "tea", "c": "bank. " * 3})
+    texts = DocumentStore.of_texts({"a": "bank bank. tea. bank bank bank? milk.", "b": "tea", "c": "bank. " * 3})
     run = Run.from_scores({"q1": {"a": 3.0, "b": 2.0, "c": 1.0}})
     windows = Windows(5, 5, how, unit="sentences")
     own = Ranker.from_engine(ranker.engine, Reader(ranker.tokenizer, ranker.template, windows))
@@ -103,7 +103,7 @@ def test_windows_of_sentences_by_hand(ranker: Ranker, how: str) -> None:
 
 
 def test_depth_and_activation_are_the_rankers(ranker: Ranker) -> None:
-    cut = score_windows(ranker, RUN, QUERIES, InMemoryTexts(TEXTS), depth=1, activation="probability")
+    cut = score_windows(ranker, RUN, QUERIES, DocumentStore.of_texts(TEXTS), depth=1, activation="probability")
     assert cut.docids == {"q1": ("a",), "q2": ("c",)}
     assert cut.best[0, 0] == pytest.approx(1 / (1 + np.exp(-3)), rel=1e-6)
 
@@ -112,14 +112,14 @@ def test_more_queries_than_are_scored_at_a_time(
     ranker: Ranker, scores: WindowScores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", 1)
-    again = score_windows(ranker, RUN, QUERIES, InMemoryTexts(TEXTS), keep=3)
+    again = score_windows(ranker, RUN, QUERIES, DocumentStore.of_texts(TEXTS), keep=3)
     assert again.docids == scores.docids
     assert np.array_equal(again.best, scores.best, equal_nan=True)
 
 
 def test_documents_that_are_cut_are_one_window(ranker: Ranker) -> None:
     whole = Ranker.from_engine(ranker.engine, Reader(ranker.tokenizer, ranker.template, None))
-    found = score_windows(whole, RUN, QUERIES, InMemoryTexts(TEXTS), keep=2)
+    found = score_windows(whole, RUN, QUERIES, DocumentStore.of_texts(TEXTS), keep=2)
     assert found.counts.tolist() == [1] * 5
     assert found.aggregate("max").tolist() == [4, 1, 2, 2, 4]
 

@@ -19,6 +19,7 @@ from rankwell.corpus.datasets import Dataset, open_dataset
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, Statistics, search_segments
 from rankwell.retrieve.index import Index
+from rankwell.retrieve.numbering import join_hits
 
 MakeIndex = Callable[..., Index]
 
@@ -52,7 +53,7 @@ def search_batch(
 ) -> Hits:
     terms = index.analyzer.terms_batch(texts)
     parts = search_segments(index.segments, terms, bm25, k=k, threads=threads, prune=prune)
-    return parts[0] if len(parts) == 1 else index.documents.join(parts, k)
+    return parts[0] if len(parts) == 1 else join_hits(index.documents, parts, k)
 
 
 def ranked(index: Index, text: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 10, prune: bool = True) -> Ranking:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.rank.engines.engine import Engine, Logits
-from rankwell.serve.engine import Batching, OverloadedError, RequestEngine, join_sequences
+from rankwell.serve.engine import Batching, OverloadedError, RequestEngine
 
 Start = Callable[..., RequestEngine]
 
@@ -91,7 +91,7 @@ def held_up(
 
 def test_joined_sequences_are_the_parts_in_their_order() -> None:
     whole = sequences([3, 1, 4, 1, 5])
-    joined = join_sequences([slice_sequences(whole, 0, 2), slice_sequences(whole, 2, 3), slice_sequences(whole, 3, 5)])
+    joined = Sequences.concat([slice_sequences(whole, begin, end) for begin, end in ((0, 2), (2, 3), (3, 5))])
     for name in ("tokens", "segments", "positions", "words", "last", "ends"):
         np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name))
 

@@ -13,9 +13,8 @@ from rankwell.cli.options import excludes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rankwell.corpus.analyser import Match
     from rankwell.corpus.records import Query
-    from rankwell.rank.answers import Answer, AnswerMatches
+    from rankwell.rank.answers import Answer, AnswerMatches, Match
     from rankwell.rank.requests import RunResult
 
 AnswerFormat = Literal["text", "json", "tsv"]

@@ -142,9 +142,9 @@ def _build(
     documents: Iterable[Document], out: Path, weights: Path | None, expansions: Path | None, **how: Any
 ) -> Index:
     """Build an index in this process, from files."""
-    from rankwell.corpus.alignment import combine_weights
     from rankwell.corpus.formats import read_weights
     from rankwell.corpus.formats.texts import read_expansions
+    from rankwell.retrieve.builder import combine_weights
     from rankwell.retrieve.index import Index
 
     queries = read_expansions(expansions) if expansions else None

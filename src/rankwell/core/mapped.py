@@ -235,17 +235,8 @@ class Ragged:
         try:
             return [str(values[begin:end], "utf-8", "surrogatepass") for begin, end in pairs]
         except UnicodeDecodeError:
-            raise self._not_text() from None
-
-    def string(self, row: int) -> str:
-        """Like :meth:`strings`, for one row, several times faster."""
-        try:
-            return str(self[row].data, "utf-8", "surrogatepass")
-        except UnicodeDecodeError:
-            raise self._not_text() from None
-
-    def _not_text(self) -> Exception:
-        return InputError(self._files[0].path if self._files else "memory", None, "damaged: not UTF-8 text")
+            path = self._files[0].path if self._files else "memory"
+            raise InputError(path, None, "damaged: not UTF-8 text") from None
 
     def check_size(self) -> None:
         """See :meth:`MappedArray.check_size`."""

@@ -207,11 +207,11 @@ def resolve_documents(source: Source, columns: Columns | None = None, *, passage
     return split_passages(documents, passages) if passages else documents
 
 
-def resolve_queries(source: Source, columns: Columns | None = None) -> list[Query]:
+def resolve_queries(source: Source) -> list[Query]:
     """The queries of a file or of Python objects, as :func:`resolve_documents` reads documents."""
     if _is_name(source):
-        return read_queries(source, columns)
-    queries = [query if isinstance(query, Query) else Query(*query[:2]) for query in _objects(source, QUERIES, columns)]
+        return read_queries(source)
+    queries = [query if isinstance(query, Query) else Query(*query[:2]) for query in _objects(source, QUERIES, None)]
     seen: set[str] = set()
     for query in queries:
         if query.qid in seen:

@@ -9,14 +9,16 @@ copy in the page cache. A store is written once and never changed: token ids com
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rankwell.core.arrays import Array, ArrayWriter, RaggedWriter, pack_strings
+from rankwell.core.arrays import Array, ArrayWriter, RaggedWriter, Rows, pack_strings
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.locks import lock
@@ -29,6 +31,7 @@ STORE_VERSION = 1
 BATCH_CHARACTERS = 2**20
 MAX_DOCUMENTS = 2**31 - 1
 _TOKENS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+T = TypeVar("T")
 
 
 def document_batches(documents: Iterable[Document]) -> Iterator[tuple[list[str], list[str], list[int]]]:
@@ -105,13 +108,39 @@ class StoreWriter:
 
 
 class DocumentStore:
-    """Documents by id, read from disk when they are needed."""
+    """Documents by id, in memory or read from disk when they are needed."""
 
-    def __init__(self, folder: Path, docids: Lexicon, texts: Ragged | None, titles: MappedArray | None = None):
-        self.folder = folder
+    def __init__(self, folder: Path | None, docids: Lexicon, texts: Ragged | None, titles: MappedArray | None = None):
+        self._folder, self.in_memory = folder, folder is None
         self.docids = docids
         self._texts = texts
         self._titles = titles
+        self._tokens: dict[str, Ragged] = {}
+
+    @classmethod
+    def of_texts(cls, texts: Mapping[str, str], titles: Sequence[int] = ()) -> DocumentStore:
+        """A store in memory of texts by document id; ``titles`` are as in :func:`document_batches`."""
+        docids = Lexicon()
+        docids.add(list(texts))
+        lengths = MappedArray(Path("memory"), None, None, np.asarray(titles, np.uint32)) if any(titles) else None
+        return cls(None, docids, Ragged(*pack_strings(list(texts.values()))), lengths)
+
+    @property
+    def folder(self) -> Path:
+        """Where the store is on disk."""
+        if self._folder is None:
+            raise RankwellError("a store in memory has no folder")
+        return self._folder
+
+    @property
+    def writable(self) -> bool:
+        """Whether more can be stored beside the texts."""
+        return self._folder is None or os.access(self._folder, os.W_OK)
+
+    @property
+    def documents(self) -> NumberedDocuments:
+        """The documents by number, as an index has those of its segments."""
+        return NumberedDocuments([self], "among the texts" if self.in_memory else f"in the store {self.folder}")
 
     @property
     def has_texts(self) -> bool:
@@ -174,21 +203,15 @@ class DocumentStore:
 
     def text(self, docid: str) -> str:
         """The text of one document."""
-        number = self.docids.number(docid)
-        if number < 0:
-            raise RankwellError(f"document {docid!r} is not in the store {self.folder}")
-        return self._readable_texts().string(number)
+        return self.texts([docid])[0]
 
     def texts(self, docids: Sequence[str]) -> list[str]:
         """The texts of several documents; an unknown id is an error that names it."""
         return self.texts_at(self.numbers(docids))
 
-    def numbers(self, docids: Sequence[str]) -> NDArray[np.int32]:
+    def numbers(self, docids: Sequence[str]) -> Rows:
         """The position of each document in the store."""
-        numbers = self.docids.find(list(docids))
-        if (missing := numbers < 0).any():
-            raise RankwellError(f"document {docids[int(missing.argmax())]!r} is not in the store {self.folder}")
-        return numbers
+        return self.documents.numbers(docids)
 
     def texts_at(self, numbers: NDArray[np.integer]) -> list[str]:
         """The texts at these positions."""
@@ -214,7 +237,7 @@ class DocumentStore:
 
     def put_tokens(self, name: str, rows: Iterable[tuple[Array, NDArray[np.int64]]], dtype: DTypeLike) -> Ragged:
         """Store token ids for every document under ``name`` (such as the tokenizer's hash), in batches of rows."""
-        folder = self._tokens_folder(name)
+        folder = self.folder / _tokens_folder(name)
         with atomic_folder(folder) as temporary, RaggedWriter(temporary, "tokens", dtype) as writer:
             count = 0
             for values, ends in rows:
@@ -224,18 +247,27 @@ class DocumentStore:
                 raise RankwellError(f"{count} rows of tokens for {len(self)} documents")
         return self.tokens(name, dtype)
 
+    def keep_tokens(self, name: str, rows: Iterable[tuple[Array, Rows]], dtype: DTypeLike) -> Ragged:
+        """Like :meth:`put_tokens`, in memory."""
+        values, ends = [np.zeros(0, dtype)], [np.zeros(1, np.int64)]
+        for some, their_ends in rows:
+            values.append(np.asarray(some, dtype))
+            ends.append(their_ends + ends[-1][-1])
+        self._tokens[name] = Ragged(np.concatenate(values), np.concatenate(ends)[1:])
+        return self.tokens(name, dtype)
+
     def has_tokens(self, name: str) -> bool:
         """Whether token ids are stored under ``name``."""
-        return self._tokens_folder(name).is_dir()
+        return name in self._tokens or (self._folder is not None and (self._folder / _tokens_folder(name)).is_dir())
 
     def tokens(self, name: str, dtype: DTypeLike) -> Ragged:
         """The token ids stored under ``name``, one row for each document."""
-        return Ragged.open(ArrayFolder(self._tokens_folder(name)), "tokens", dtype)
-
-    def _tokens_folder(self, name: str) -> Path:
-        if not _TOKENS_NAME.fullmatch(name):
-            raise RankwellError(f"{name!r} cannot name a set of tokens: letters, digits, '.', '_' and '-' only")
-        return self.folder / f"tokens-{name}"
+        if name in self._tokens:
+            return self._tokens[name]
+        tokens = Ragged.open(ArrayFolder(self.folder / _tokens_folder(name)), "tokens", dtype)
+        if len(tokens) != len(self):
+            raise InputError(self.folder, None, f"{len(tokens)} rows of tokens for {len(self)} documents")
+        return tokens
 
     def __contains__(self, docid: object) -> bool:
         return docid in self.docids
@@ -246,3 +278,76 @@ class DocumentStore:
     def __iter__(self) -> Iterator[Document]:
         for begin in range(0, len(self), 4096):
             yield from self.documents_at(np.arange(begin, min(begin + 4096, len(self))))
+
+
+def _tokens_folder(name: str) -> str:
+    if not _TOKENS_NAME.fullmatch(name):
+        raise RankwellError(f"{name!r} cannot name a set of tokens: letters, digits, '.', '_' and '-' only")
+    return f"tokens-{name}"
+
+
+class NumberedDocuments:
+    """The documents of several stores, numbered one store after the other; ``place`` is what errors say of them."""
+
+    def __init__(self, stores: Sequence[DocumentStore], place: str):
+        self.stores = tuple(stores)
+        self.bases = np.cumsum([0, *map(len, stores)])
+        self._place = place
+
+    def __len__(self) -> int:
+        return int(self.bases[-1])
+
+    def find(self, docids: Sequence[str]) -> Rows:
+        """The number of each document, -1 if it is in no store."""
+        numbers = np.full(len(docids), -1, np.int64)
+        missing = np.arange(len(docids))
+        for store, base in zip(self.stores, self.bases.tolist(), strict=False):
+            local = store.docids.find([docids[i] for i in missing.tolist()])
+            known = local >= 0
+            numbers[missing[known]] = local[known] + base
+            missing = missing[~known]
+        return numbers
+
+    def numbers(self, docids: Sequence[str]) -> Rows:
+        """The number of each document. Raises if one is in no store."""
+        numbers = self.find(docids)
+        if (missing := numbers < 0).any():
+            raise RankwellError(f"document {docids[int(missing.argmax())]!r} is not {self._place}")
+        return numbers
+
+    def split(self, numbers: NDArray[np.integer]) -> Iterator[tuple[DocumentStore, Rows, Rows]]:
+        """Each store that has some of the documents: which of them it has, and their numbers within it.
+
+        No documents are the first store's.
+        """
+        wide = np.asarray(numbers, np.int64)
+        if len(self.stores) == 1 or not len(wide):
+            yield self.stores[0], np.arange(len(wide)), wide
+            return
+        owners = np.searchsorted(self.bases, wide, side="right") - 1
+        for s, store in enumerate(self.stores):
+            rows = np.flatnonzero(owners == s)
+            if len(rows):
+                yield store, rows, wide[rows] - self.bases[s]
+
+    def docids(self, numbers: NDArray[np.integer]) -> list[str]:
+        """The ids of documents given by number."""
+        return self._collect(numbers, lambda store, local: store.docids.strings(local))
+
+    def texts(self, numbers: NDArray[np.integer]) -> list[str]:
+        """The texts of documents given by number."""
+        return self._collect(numbers, lambda store, local: store.texts_at(local))
+
+    def read(self, numbers: NDArray[np.integer]) -> list[Document]:
+        """The documents given by number, with title and text apart."""
+        return self._collect(numbers, lambda store, local: store.documents_at(local))
+
+    def _collect(
+        self, numbers: NDArray[np.integer], read: Callable[[DocumentStore, NDArray[np.integer]], list[T]]
+    ) -> list[T]:
+        if len(self.stores) == 1:
+            return read(self.stores[0], numbers)
+        items = np.empty(len(numbers), object)
+        for store, rows, local in self.split(numbers):
+            items[rows] = read(store, local)
+        return list(items)

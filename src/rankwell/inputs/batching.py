@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +31,21 @@ class Sequences:
     words: NDArray[np.int32]
     last: NDArray[np.bool_]
     ends: NDArray[np.int64]
+
+    @classmethod
+    def concat(cls, parts: Sequence[Sequences]) -> Sequences:
+        """The sequences of all parts, one part after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        bases = np.cumsum([0, *(len(part.tokens) for part in parts)])
+        return cls(
+            np.concatenate([part.tokens for part in parts]),
+            np.concatenate([part.segments for part in parts]),
+            np.concatenate([part.positions for part in parts]),
+            np.concatenate([part.words for part in parts]),
+            np.concatenate([part.last for part in parts]),
+            np.concatenate([part.ends + base for part, base in zip(parts, bases, strict=False)]),
+        )
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -69,26 +84,22 @@ def row_blocks(lengths: NDArray[np.int64], pieces: int, rows: int) -> Iterator[t
 def take_sequences(sequences: Sequences, rows: NDArray[np.int64]) -> Sequences:
     """The sequences with these numbers, in this order."""
     lengths = sequences.lengths()[rows]
-    index = gather(sequences.ends[rows] - lengths, lengths)
-    return Sequences(
-        sequences.tokens[index],
-        sequences.segments[index],
-        sequences.positions[index],
-        sequences.words[index],
-        sequences.last[index],
-        np.cumsum(lengths),
-    )
+    return _at(sequences, gather(sequences.ends[rows] - lengths, lengths), np.cumsum(lengths))
 
 
 def slice_sequences(sequences: Sequences, begin: int, end: int) -> Sequences:
     """The sequences from ``begin`` to ``end``, as views."""
     first = int(sequences.ends[begin - 1]) if begin else 0
-    tokens = slice(first, int(sequences.ends[end - 1]))
+    return _at(sequences, slice(first, int(sequences.ends[end - 1])), sequences.ends[begin:end] - first)
+
+
+def _at(sequences: Sequences, tokens: Rows | slice, ends: Rows) -> Sequences:
+    """Some of the tokens, as sequences that end at ``ends``."""
     return Sequences(
         sequences.tokens[tokens],
         sequences.segments[tokens],
         sequences.positions[tokens],
         sequences.words[tokens],
         sequences.last[tokens],
-        sequences.ends[begin:end] - first,
+        ends,
     )

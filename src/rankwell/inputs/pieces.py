@@ -46,6 +46,18 @@ class Pieces:
         """Pieces without stems."""
         return cls(ids, continues, ends, np.zeros(0, np.int32), np.zeros(0, np.bool_))
 
+    @classmethod
+    def concat(cls, parts: Sequence[Pieces]) -> Pieces:
+        """The rows of all parts, one part after the other."""
+        bases = np.cumsum([0, *(len(part.ids) for part in parts)])
+        return cls(
+            np.concatenate([part.ids for part in parts]),
+            np.concatenate([part.continues for part in parts]),
+            np.concatenate([part.ends + base for part, base in zip(parts, bases, strict=False)]),
+            np.concatenate([part.stems for part in parts]),
+            np.concatenate([part.opens for part in parts]),
+        )
+
     def __len__(self) -> int:
         return len(self.ends)
 

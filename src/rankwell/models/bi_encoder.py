@@ -24,7 +24,7 @@ from rankwell.core.manifest import digest
 from rankwell.inputs.batching import Sequences, row_blocks
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder_modules import Modules, read_base, read_length, read_modules, read_prompts
 from rankwell.models.checkpoints.describe import describe
@@ -210,7 +210,7 @@ class BiEncoder:
         """The vectors (N, H) of documents, of length 1 unless the model compares by the dot product."""
         return self._encode(self.document_prompt, texts, self.modules.document)
 
-    def encode_tokens(self, source: TokenSource, numbers: NDArray[np.int64]) -> Vectors:
+    def encode_tokens(self, source: StoredTokens, numbers: NDArray[np.int64]) -> Vectors:
         """The vectors of documents that are tokenised already, by number."""
         front = self.prompt_pieces
         if front is None:

@@ -22,14 +22,14 @@ from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.rankers import VectorSearch, queries_by_id
-from rankwell.rank.texts import Texts, is_writable, stores_of
+from rankwell.rank.texts import Texts
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.rank.vector_codes import VectorCodes, compares_all
 from rankwell.rank.vector_records import WIDEST
 from rankwell.rank.vector_search import search_vectors
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.numbering import NumberedDocuments, NumberedRun
+from rankwell.retrieve.numbering import NumberedRun, join_hits
 
 WORTH_STORING = 0.5
 """The vectors of a whole collection are computed and stored if a run needs at least this part of its documents."""
@@ -56,9 +56,7 @@ class DenseRanker:
         self._opened: dict[Path, PassageVectors] = {}
         self._codes: dict[Path, VectorCodes] = {}
 
-    def rerank(
-        self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000, name: str = "dense"
-    ) -> Run:
+    def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, by similarity."""
         if depth < 1:
             raise RankwellError(f"the depth must be at least 1, not {depth}")
@@ -72,13 +70,13 @@ class DenseRanker:
         for query, (qid, ranking) in zip(vectors, head.items(), strict=True):
             candidates = documents[[row_of[docid] for docid in ranking.docids]]
             rankings[qid] = Ranking.of(ranking.docids, candidates.astype(np.float32) @ query)
-        return Run(rankings, name=name)
+        return Run(rankings, name="dense")
 
-    def search(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> Run:
+    def search(self, queries: Sequence[Query], texts: Texts, k: int = 1000) -> Run:
         """The ``k`` nearest documents of each query; vectors that are not stored yet are computed first."""
         if k < 1:
             raise RankwellError(f"k must be at least 1, not {k}")
-        documents = texts.documents if isinstance(texts, Index) else NumberedDocuments([texts])
+        documents = texts.documents
         nearest = self._nearest([query.text for query in queries], documents.stores, max(k, DEEP) + TIES)
         parts = []
         for store, (numbers, scores) in zip(documents.stores, nearest, strict=True):
@@ -86,7 +84,7 @@ class DenseRanker:
                 raise RankwellError(f"document {store.docids.strings(numbers[wrong][:1])[0]} has the score NaN")
             # Adding 0 turns -0.0 into 0.0, so that equal scores are also equal bits.
             parts.append(Hits(numbers, scores + np.float32(0)))
-        hits = documents.join(parts, k, ordered=False)
+        hits = join_hits(documents, parts, k, ordered=False)
         return NumberedRun([(queries, hits)], documents, name="dense")
 
     def _nearest(
@@ -125,7 +123,7 @@ class DenseRanker:
         """The codes of a store's vectors; ``None`` if there are none and the folder is read-only."""
         if store.folder not in self._codes:
             vectors = self.vectors(store)
-            if not VectorCodes.is_complete(vectors) and not is_writable(store):
+            if not VectorCodes.is_complete(vectors) and not store.writable:
                 return None
             self._codes[store.folder] = VectorCodes.open(vectors)
         return self._codes[store.folder]
@@ -141,16 +139,13 @@ class DenseRanker:
 
     def _documents(self, docids: list[str], texts: Texts) -> NDArray[np.floating]:
         """The vectors of documents: stored ones, or computed for these alone if storing all does not pay."""
-        stores = stores_of(texts) if self.encoder.name else []
-        pays = len(docids) >= WORTH_STORING * sum(map(len, stores)) and all(map(is_writable, stores))
-        if not stores or not (pays or all(map(self._has_vectors, stores))):
+        documents = texts.documents
+        storable = bool(self.encoder.name) and not any(store.in_memory for store in documents.stores)
+        pays = len(docids) >= WORTH_STORING * len(documents) and all(store.writable for store in documents.stores)
+        if not storable or not (pays or all(map(self._has_vectors, documents.stores))):
             return self.encoder.encode_documents(texts.texts(docids))
-        documents = NumberedDocuments(stores)
-        numbers = documents.find(docids)
-        if (missing := numbers < 0).any():
-            raise RankwellError(f"document {docids[int(missing.argmax())]!r} is not among the texts")
         vectors = np.empty((len(docids), self.encoder.width), np.float16)
-        for store, rows, local in documents.split(numbers):
+        for store, rows, local in documents.split(documents.numbers(docids)):
             vectors[rows] = self.vectors(store).at(local)
         return vectors
 

@@ -19,7 +19,6 @@ from rankwell.corpus.records import Query, Run
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.fusion import Shares
 from rankwell.rank.rankers import VectorSearch, open_encoder
-from rankwell.rank.texts import stores_of
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
@@ -80,7 +79,7 @@ class FirstStage:
             return []
         # This may take long, and another process may rebuild the index meanwhile.
         with self.index.unchanged():
-            return [vectors.folder for vectors in self.dense.prepare(stores_of(self.index))]
+            return [vectors.folder for vectors in self.dense.prepare(self.index.documents.stores)]
 
     def save(self, folder: Path) -> None:
         """Write ``first-stage.json``. Index and bi-encoder stay where they are."""

@@ -22,7 +22,7 @@ from rankwell.core.arrays import Rows, Scores, Values
 from rankwell.core.errors import RankwellError
 from rankwell.core.registry import Registry
 from rankwell.corpus.records import Ranking, Run
-from rankwell.retrieve.numbering import NumberedDocuments, NumberedRun
+from rankwell.retrieve.numbering import NumberedRun
 
 PARTS = ("model", "similarity", "first")
 Missing = Literal["minimum", "drop"]
@@ -233,17 +233,15 @@ def fuse(
     return Run(rankings, name=name)
 
 
-def fuse_reranked(
-    first: Run, model: Run, fusion: Fusion, similarity: Run | None = None, *, depth: int | None = None
-) -> Run:
+def fuse_reranked(first: Run, model: Run, fusion: Fusion, similarity: Run | None = None) -> Run:
     """Fuse the run of a model with the first stage's and, if there is one, with a bi-encoder's of the same documents.
 
     With a bi-encoder, only the model's documents are ranked. Without one, the first stage's other documents are kept.
     """
     if similarity is None:
-        return fuse({"first": first, "model": model}, fusion, depth=depth)
+        return fuse({"first": first, "model": model}, fusion)
     known = {qid: first[qid].select(set(ranking.docids).__contains__) for qid, ranking in model.items() if qid in first}
-    return fuse({"model": model, "similarity": similarity, "first": Run(known)}, fusion, depth=depth)
+    return fuse({"model": model, "similarity": similarity, "first": Run(known)}, fusion)
 
 
 def _fuse_query(candidates: AlignedScores, fusion: Fusion, depth: int | None) -> Ranking:
@@ -322,5 +320,5 @@ class Alignment:
             numbers = np.concatenate([numbers, new])
             parts.append((self._column[hits], scores))
         self._column[numbers] = -1
-        documents: NumberedDocuments = self._numbered[0].documents
+        documents = self._numbered[0].documents
         return lambda columns: documents.docids(numbers[columns]), parts

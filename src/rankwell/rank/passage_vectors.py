@@ -26,7 +26,6 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.rankers import open_encoder
-from rankwell.rank.texts import is_writable
 from rankwell.rank.vector_search import has_kernel
 
 SMALLEST_SHARD, LARGEST_SHARD = 1 << 5, 1 << 14
@@ -58,7 +57,7 @@ class PassageVectors:
         shards = _shards(store, encoder, shard_size)
         if shards.pending():
             _compute(store, encoder, shards)
-        return cls(merge_shards(shards, encoder.width) if is_writable(store) else shards, encoder.width)
+        return cls(merge_shards(shards, encoder.width) if store.writable else shards, encoder.width)
 
     @staticmethod
     def is_complete(store: DocumentStore, encoder: BiEncoder) -> bool:
@@ -144,7 +143,7 @@ class VectorsJob:
         store = DocumentStore.open(self.store)
         shards = _shards(store, encoder)
         if shards.pending() and encoder.takes_tokens:
-            StoredTokens.open(store, encoder.tokenizer)
+            StoredTokens.open(store.documents, encoder.tokenizer)
         return shards
 
     def work(self, shards: Shards) -> None:
@@ -156,7 +155,7 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards) -> None:
     """Compute the shards that are not done."""
     # Dense layers are applied to stored vectors, which are much more expensive to compute.
     base = None if encoder.base is None else PassageVectors.open(store, encoder.base)
-    tokens = StoredTokens.open(store, encoder.tokenizer) if base is None and encoder.takes_tokens else None
+    tokens = StoredTokens.open(store.documents, encoder.tokenizer) if base is None and encoder.takes_tokens else None
 
     def work(items: range, file: IO[bytes]) -> None:
         numbers = np.arange(items.start, items.stop)

@@ -47,7 +47,7 @@ from rankwell.rank.pairs import (
 )
 from rankwell.rank.rankers import RANKERS, AnyRanker, kind_of, queries_by_id
 from rankwell.rank.rankers import check_options as check_kind
-from rankwell.rank.texts import Documents, InMemoryTexts, Texts, distinct, make_tokens
+from rankwell.rank.texts import Documents, Texts, distinct, make_tokens
 
 LAYOUT = 2
 """The version of how pairs are laid out: cached scores of another version are not used."""
@@ -236,8 +236,7 @@ class Ranker:
         queries, query_of = distinct([query for query, _ in checked])
         texts, document_of = distinct([document for _, document in checked])
         labels, label_of = distinct([(label or "").lower() for label in types or [None] * len(checked)])
-        by_place = {str(place): text for place, text in enumerate(texts)}
-        documents = Documents(list(by_place), InMemoryTexts(by_place, once=True), self.reader)
+        documents = Documents.of(texts, self.reader)
         group = Pairs(queries, query_of, labels, label_of, documents, document_of)
         shown = (
             progress("scoring", total=len(checked), unit="pairs") if options.get("show_progress_bar") else nullcontext()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,127 +15,53 @@ from rankwell.core.arrays import Rows
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.corpus.formats.fields import Columns
-from rankwell.corpus.records import Document, Ranking, Run
+from rankwell.corpus.records import Ranking, Run
 from rankwell.corpus.sources import resolve_documents
 from rankwell.corpus.store import DocumentStore
-from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
-from rankwell.inputs.stored import InMemoryTokens, StoredTokens, TokenSource, tokens_name
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.retrieve.index import Index, is_index
-from rankwell.retrieve.numbering import NumberedDocuments
 
 SYSTEM, INDEX = "system.json", "index"
 """The description of a system, and the folder of its index."""
 WORTH_KEEPING = 0.05
 """All documents of a collection are tokenised if a run needs at least this share of them."""
+Texts = Index | DocumentStore
+"""Where documents' texts come from, and their tokens if they are stored: an index, or a store on disk or in memory."""
 
 
 class MissingDocumentError(RankwellError):
     """A document of a run is not in the collection."""
 
 
-class Texts(Protocol):
-    """Where documents' texts come from: a document store, an index."""
-
-    def texts(self, docids: Sequence[str]) -> list[str]:
-        """The texts of several documents as models read them, titles first."""
-        ...
-
-    def read(self, docids: Sequence[str]) -> list[Document]:
-        """Several documents, with title and text apart."""
-        ...
-
-
-class InMemoryTexts:
-    """Texts in memory, by document id; ``titles`` are the lengths of the titles at their beginning.
-
-    If they are read only once (``once``), each part of them is tokenised when it is needed, and no tokens are kept.
-    """
-
-    def __init__(self, texts: dict[str, str], titles: Mapping[str, int] | None = None, *, once: bool = False):
-        self._texts = texts
-        self._titles = titles or {}
-        self.once = once
-        self._tokens: dict[str, InMemoryTokens] = {}
-
-    def texts(self, docids: Sequence[str]) -> list[str]:
-        """The texts of several documents."""
-        return [self._texts[docid] for docid in docids]
-
-    def read(self, docids: Sequence[str]) -> list[Document]:
-        """Several documents, with title and text apart."""
-        return [Document.split(docid, self._texts[docid], self._titles.get(docid, 0)) for docid in docids]
-
-    def tokens(self, tokenizer: Tokenizer, *, stems: bool = False) -> InMemoryTokens:
-        """Their tokens, computed at the first call."""
-        name = tokens_name(tokenizer, stems=stems)
-        if name not in self._tokens:
-            self._tokens[name] = InMemoryTokens(list(self._texts), list(self._texts.values()), tokenizer, stems)
-        return self._tokens[name]
-
-
 @dataclass(frozen=True, eq=False)
 class Documents:
     """Distinct documents, by row: their texts, which only a score cache needs, and their tokens."""
 
-    docids: list[str]
+    docids: Sequence[str]
     source: Texts
     reader: Reader
+
+    @classmethod
+    def of(cls, texts: Sequence[str], reader: Reader) -> Documents:
+        """Documents given by their texts."""
+        by_place = {str(place): text for place, text in enumerate(texts)}
+        return cls(list(by_place), DocumentStore.of_texts(by_place), reader)
 
     def texts(self) -> list[str]:
         """The texts of all of them."""
         return self.source.texts(self.docids)
 
-    def tokens(self, rows: Rows) -> tuple[TokenSource, Rows]:
-        """A source of tokens that has at least these rows, and their numbers in it."""
+    def tokens(self, rows: Rows) -> tuple[StoredTokens, Rows]:
+        """Tokens of at least these rows, and the rows' numbers among them."""
         docids = [self.docids[row] for row in rows.tolist()]
-        tokenizer, stems = self.reader.tokenizer, self.reader.stems
-        tokens = find_tokens(self.source, tokenizer, stems=stems)
+        how = self.reader.tokenizer, self.reader.stems
+        tokens = StoredTokens.find(self.source.documents, *how)
         if tokens is None:
-            tokens = InMemoryTokens(docids, self.source.texts(docids), tokenizer, stems)
+            needed = DocumentStore.of_texts(dict(zip(docids, self.source.texts(docids), strict=True)))
+            tokens = StoredTokens.open(needed.documents, *how)
         return tokens, tokens.numbers(docids)
-
-
-class IndexTokens:
-    """The tokens of an index, whose documents are numbered one segment after the other."""
-
-    def __init__(self, index: Index, tokenizer: Tokenizer, stems: bool = False):
-        self._index = index
-        self._tokens = {segment.store: StoredTokens.open(segment.store, tokenizer, stems) for segment in index.segments}
-
-    def numbers(self, docids: Sequence[str]) -> Rows:
-        """See :class:`~rankwell.inputs.stored.TokenSource`."""
-        return self._index.numbers(docids)
-
-    def lengths(self, numbers: Rows) -> Rows:
-        """See :class:`~rankwell.inputs.stored.TokenSource`."""
-        lengths = np.empty(len(numbers), np.int64)
-        for store, rows, local in self._index.documents.split(numbers):
-            lengths[rows] = self._tokens[store].lengths(local)
-        return lengths
-
-    def at(self, numbers: Rows) -> Pieces:
-        """See :class:`~rankwell.inputs.stored.TokenSource`."""
-        parts = [(rows, self._tokens[store].at(local)) for store, rows, local in self._index.documents.split(numbers)]
-        if not parts:
-            return next(iter(self._tokens.values())).at(numbers)
-        if len(parts) == 1:
-            return parts[0][1]
-        # Row i of the joined ones is document order[i].
-        order = np.concatenate([rows for rows, _ in parts])
-        return _join_pieces([pieces for _, pieces in parts]).take(np.argsort(order))
-
-
-def _join_pieces(parts: Sequence[Pieces]) -> Pieces:
-    bases = np.cumsum([0, *(len(part.ids) for part in parts)])
-    return Pieces(
-        np.concatenate([part.ids for part in parts]),
-        np.concatenate([part.continues for part in parts]),
-        np.concatenate([part.ends + base for part, base in zip(parts, bases, strict=False)]),
-        np.concatenate([part.stems for part in parts]),
-        np.concatenate([part.opens for part in parts]),
-    )
 
 
 def is_system(folder: str | os.PathLike[str]) -> bool:
@@ -161,20 +86,20 @@ def open_texts(source: str | os.PathLike[str], run: Run, columns: Columns | None
         if columns is not None and columns.named:
             raise RankwellError(f"{source} has no columns to name")
         opened = DocumentStore.open(Path(source)) if index is None else Index.open(index)
-        missing = np.flatnonzero(NumberedDocuments(stores_of(opened)).find(docids := list(wanted)) < 0)
+        missing = np.flatnonzero(opened.documents.find(docids := list(wanted)) < 0)
         _refuse_missing(source, run, [docids[i] for i in missing[:1].tolist()])
         opened.texts(docids[:1])  # raises now rather than later if it was built without texts
         return opened
     texts: dict[str, str] = {}
-    titles: dict[str, int] = {}
+    titles: list[int] = []
     for document in track(resolve_documents(source, columns), "reading the collection", unit="documents"):
         if document.docid in wanted:
             texts[document.docid] = document.contents
-            titles[document.docid] = len(document.title)
+            titles.append(len(document.title))
             if len(texts) == len(wanted):
                 break
     _refuse_missing(source, run, (docid for docid in wanted if docid not in texts))
-    return InMemoryTexts(texts, titles)
+    return DocumentStore.of_texts(texts, titles)
 
 
 def read_text(source: str | os.PathLike[str], docid: str) -> str:
@@ -187,21 +112,9 @@ def read_text(source: str | os.PathLike[str], docid: str) -> str:
 
 def make_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> None:
     """Tokenise all documents of an index or store and save the tokens there; does nothing if it is read-only."""
-    for store in stores_of(texts):
-        if is_writable(store):
-            StoredTokens.open(store, tokenizer, stems)
-
-
-def stores_of(texts: Texts) -> list[DocumentStore]:
-    """The stores of an index, or the store itself; none for texts in memory."""
-    if isinstance(texts, Index):
-        return [segment.store for segment in texts.segments]
-    return [texts] if isinstance(texts, DocumentStore) else []
-
-
-def is_writable(store: DocumentStore) -> bool:
-    """Whether files can be added to a store."""
-    return os.access(store.folder, os.W_OK)
+    for store in texts.documents.stores:
+        if store.writable:
+            StoredTokens.open(store.documents, tokenizer, stems)
 
 
 def distinct(values: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
@@ -211,23 +124,9 @@ def distinct(values: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
     return list(numbers), which
 
 
-def find_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> TokenSource | None:
-    """The tokens of texts if there are any: in memory, or stored in the index or document store."""
-    if isinstance(texts, InMemoryTexts):
-        return None if texts.once else texts.tokens(tokenizer, stems=stems)
-    stores = stores_of(texts)
-    if not stores or not all(store.has_tokens(tokens_name(tokenizer, stems=stems)) for store in stores):
-        return None
-    return (
-        IndexTokens(texts, tokenizer, stems)
-        if isinstance(texts, Index)
-        else StoredTokens.open(stores[0], tokenizer, stems)
-    )
-
-
 def worth_keeping(texts: Texts, run: Run) -> bool:
     """Whether a run needs so many documents that it pays to tokenise the whole collection once."""
-    return isinstance(texts, Index | DocumentStore) and len(_documents(run)) >= WORTH_KEEPING * len(texts)
+    return len(_documents(run)) >= WORTH_KEEPING * len(texts)
 
 
 def digest_texts(texts: Texts, run: Run) -> str:

@@ -69,9 +69,9 @@ class WindowScores:
         total: Scores = (np.nan_to_num(best) * weight_of).sum(axis=1) / weight_of.sum(axis=1)
         return total
 
-    def run(self, how: str, *, name: str = "windows") -> Run:
+    def run(self, how: str) -> Run:
         """The run of the aggregated scores."""
-        return Run(split_rankings(self.docids, self.aggregate(how)), name=name)
+        return Run(split_rankings(self.docids, self.aggregate(how)), name="windows")
 
     def write(self, path: FilePath) -> None:
         """Write a tsv file; ``.gz`` compresses it. Reading it gives the same scores, bit for bit."""

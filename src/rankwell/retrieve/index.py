@@ -24,16 +24,15 @@ from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftover
 from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, check_seal, write_sealed
 from rankwell.core.progress import track
-from rankwell.corpus.alignment import check_end, take_record
 from rankwell.corpus.analyser import Analyzer, read_analyzer
 from rankwell.corpus.formats.texts import Expansion, blame_line
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights
 from rankwell.corpus.sources import Source, resolve_documents, resolve_queries
-from rankwell.corpus.store import RepeatedIdError, document_batches
+from rankwell.corpus.store import NumberedDocuments, RepeatedIdError, document_batches
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, search_segments
-from rankwell.retrieve.builder import SegmentBuilder
-from rankwell.retrieve.numbering import NumberedDocuments, NumberedRun
+from rankwell.retrieve.builder import SegmentBuilder, check_end, take_record
+from rankwell.retrieve.numbering import NumberedRun, join_hits
 from rankwell.retrieve.segment import Segment
 
 INDEX_VERSION = 1
@@ -58,7 +57,7 @@ class Index:
         self.analyzer = analyzer
         self.segments = tuple(segments)
         self.manifest = manifest
-        self.documents = NumberedDocuments([segment.store for segment in segments])
+        self.documents = NumberedDocuments([segment.store for segment in segments], f"in the index {folder}")
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Index:
@@ -215,7 +214,7 @@ class Index:
     def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
         """The best ``k`` documents of each query, given as its terms, as arrays; :meth:`docids` names them."""
         parts = search_segments(self.segments, queries, bm25, k=k, threads=threads)
-        return parts[0] if len(parts) == 1 else self.documents.join(parts, k)
+        return parts[0] if len(parts) == 1 else join_hits(self.documents, parts, k)
 
     def rank(self, text: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 10) -> Ranking:
         """The best ``k`` documents for one query."""
@@ -240,18 +239,11 @@ class Index:
 
     def texts(self, docids: Sequence[str]) -> list[str]:
         """The texts of several documents."""
-        return self.documents.texts(self.numbers(docids))
+        return self.documents.texts(self.documents.numbers(docids))
 
     def read(self, docids: Sequence[str]) -> list[Document]:
         """Several documents, with title and text apart."""
-        return self.documents.read(self.numbers(docids))
-
-    def numbers(self, docids: Sequence[str]) -> NDArray[np.int64]:
-        """The numbers of documents given by id; raises if one is not in the index."""
-        numbers = self.documents.find(docids)
-        if (missing := numbers < 0).any():
-            raise RankwellError(f"document {docids[int(missing.argmax())]!r} is not in the index {self.folder}")
-        return numbers
+        return self.documents.read(self.documents.numbers(docids))
 
     def check(self) -> None:
         """Read the whole index. Raises if a file is damaged."""

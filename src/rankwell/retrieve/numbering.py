@@ -6,117 +6,58 @@ dropped later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rankwell.core.arrays import Scores
-from rankwell.corpus.records import Document, Query, Ranking, Run
-from rankwell.corpus.store import DocumentStore
+from rankwell.core.arrays import Rows, Scores
+from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.corpus.store import NumberedDocuments
 from rankwell.retrieve.bm25 import Hits
 
-Numbers = NDArray[np.int64]
-T = TypeVar("T")
+
+def join_hits(documents: NumberedDocuments, parts: Sequence[Hits], k: int, *, ordered: bool = True) -> Hits:
+    """Merge the stores' lists, each by descending score.
+
+    Ids are needed only for equal scores: those from several stores, or all if ties within a store are not
+    ``ordered`` yet.
+    """
+    width = min(k, len(documents))
+    bases = documents.bases[: len(parts)]
+    numbers = np.concatenate(
+        [np.where(part.numbers >= 0, part.numbers + base, -1) for part, base in zip(parts, bases, strict=True)],
+        axis=1,
+    )
+    scores = np.concatenate([part.scores for part in parts], axis=1)
+    if len(parts) > 1:
+        order = np.argsort(-scores, axis=1, kind="stable")
+        numbers, scores = np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
+    _order_ties(documents, numbers, scores, width, ordered)
+    return Hits(np.ascontiguousarray(numbers[:, :width]), np.ascontiguousarray(scores[:, :width]))
 
 
-class NumberedDocuments:
-    """The documents of several stores, numbered one store after the other."""
-
-    def __init__(self, stores: Sequence[DocumentStore]):
-        self.stores = tuple(stores)
-        self._bases = np.cumsum([0, *map(len, stores)])
-
-    def __len__(self) -> int:
-        return int(self._bases[-1])
-
-    def find(self, docids: Sequence[str]) -> Numbers:
-        """The number of each document, -1 if it is in no store."""
-        numbers = np.full(len(docids), -1, np.int64)
-        missing = np.arange(len(docids))
-        for store, base in zip(self.stores, self._bases.tolist(), strict=False):
-            local = store.docids.find([docids[i] for i in missing.tolist()])
-            known = local >= 0
-            numbers[missing[known]] = local[known] + base
-            missing = missing[~known]
-        return numbers
-
-    def split(self, numbers: NDArray[np.integer]) -> Iterator[tuple[DocumentStore, Numbers, Numbers]]:
-        """Each store that has some of the documents: which of them it has, and their numbers within it."""
-        wide = np.asarray(numbers, np.int64)
-        if len(self.stores) == 1:
-            yield self.stores[0], np.arange(len(wide)), wide
-            return
-        owners = np.searchsorted(self._bases, wide, side="right") - 1
-        for s, store in enumerate(self.stores):
-            rows = np.flatnonzero(owners == s)
-            if len(rows):
-                yield store, rows, wide[rows] - self._bases[s]
-
-    def docids(self, numbers: NDArray[np.integer]) -> list[str]:
-        """The ids of documents given by number."""
-        return self._collect(numbers, lambda store, local: store.docids.strings(local))
-
-    def texts(self, numbers: NDArray[np.integer]) -> list[str]:
-        """The texts of documents given by number."""
-        return self._collect(numbers, lambda store, local: store.texts_at(local))
-
-    def read(self, numbers: NDArray[np.integer]) -> list[Document]:
-        """The documents given by number, with title and text apart."""
-        return self._collect(numbers, lambda store, local: store.documents_at(local))
-
-    def _collect(
-        self, numbers: NDArray[np.integer], read: Callable[[DocumentStore, NDArray[np.integer]], list[T]]
-    ) -> list[T]:
-        if len(self.stores) == 1:
-            return read(self.stores[0], numbers)
-        items = np.empty(len(numbers), object)
-        for store, rows, local in self.split(numbers):
-            items[rows] = read(store, local)
-        return list(items)
-
-    def join(self, parts: Sequence[Hits], k: int, *, ordered: bool = True) -> Hits:
-        """Merge the stores' lists, each by descending score.
-
-        Ids are needed only for equal scores: those from several stores, or all if ties within a store are not
-        ``ordered`` yet.
-        """
-        width = min(k, len(self))
-        bases = self._bases[: len(parts)]
-        numbers = np.concatenate(
-            [np.where(part.numbers >= 0, part.numbers + base, -1) for part, base in zip(parts, bases, strict=True)],
-            axis=1,
-        )
-        scores = np.concatenate([part.scores for part in parts], axis=1)
-        if len(parts) > 1:
-            order = np.argsort(-scores, axis=1, kind="stable")
-            numbers, scores = np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
-        self._order_ties(numbers, scores, width, ordered)
-        return Hits(np.ascontiguousarray(numbers[:, :width]), np.ascontiguousarray(scores[:, :width]))
-
-    def _order_ties(self, numbers: Numbers, scores: Scores, width: int, ordered: bool) -> None:
-        """Put equal scores in THE order, in place. Each row has them store by store, ``ordered`` within it or not."""
-        tied = np.zeros(scores.shape, bool)
-        tied[:, 1:] = (scores[:, 1:] == scores[:, :-1]) & (numbers[:, 1:] >= 0)
-        unsorted = tied[:, 1:]
-        if ordered:
-            owners = np.searchsorted(self._bases, numbers, side="right")
-            unsorted = unsorted & (owners[:, 1:] != owners[:, :-1])
-        if not unsorted.any():
-            return
-        ties = np.cumsum(~tied.ravel()).reshape(tied.shape)  # the number of each score's run of equal ones
-        wanted = np.zeros(int(ties[-1, -1]) + 1, bool)
-        wanted[ties[:, 1:][unsorted]] = True
-        if width < scores.shape[1]:
-            wanted[ties[:, width:][~tied[:, width:]]] = False  # runs that begin past the end
-        affected = wanted[ties]
-        unique, place = np.unique(numbers[affected], return_inverse=True)
-        docids = self.docids(unique)
-        rank = np.empty(len(unique), np.int64)
-        rank[sorted(range(len(unique)), key=docids.__getitem__, reverse=True)] = np.arange(len(unique))
-        numbers[affected] = numbers[affected][np.lexsort([rank[place], ties[affected]])]
+def _order_ties(documents: NumberedDocuments, numbers: Rows, scores: Scores, width: int, ordered: bool) -> None:
+    """Put equal scores in THE order, in place. Each row has them store by store, ``ordered`` within it or not."""
+    tied = np.zeros(scores.shape, bool)
+    tied[:, 1:] = (scores[:, 1:] == scores[:, :-1]) & (numbers[:, 1:] >= 0)
+    unsorted = tied[:, 1:]
+    if ordered:
+        owners = np.searchsorted(documents.bases, numbers, side="right")
+        unsorted = unsorted & (owners[:, 1:] != owners[:, :-1])
+    if not unsorted.any():
+        return
+    ties = np.cumsum(~tied.ravel()).reshape(tied.shape)  # the number of each score's run of equal ones
+    wanted = np.zeros(int(ties[-1, -1]) + 1, bool)
+    wanted[ties[:, 1:][unsorted]] = True
+    if width < scores.shape[1]:
+        wanted[ties[:, width:][~tied[:, width:]]] = False  # runs that begin past the end
+    affected = wanted[ties]
+    unique, place = np.unique(numbers[affected], return_inverse=True)
+    docids = documents.docids(unique)
+    rank = np.empty(len(unique), np.int64)
+    rank[sorted(range(len(unique)), key=docids.__getitem__, reverse=True)] = np.arange(len(unique))
+    numbers[affected] = numbers[affected][np.lexsort([rank[place], ties[affected]])]
 
 
 class NumberedRun(Run):
@@ -128,13 +69,13 @@ class NumberedRun(Run):
     def __init__(self, batches: Iterable[tuple[Sequence[Query], Hits]], documents: NumberedDocuments, *, name: str):
         super().__init__(name=name)
         self.documents = documents
-        self._hits: dict[str, tuple[Numbers, Scores]] = {}
+        self._hits: dict[str, tuple[Rows, Scores]] = {}
         for queries, hits in batches:
             for row, (query, count) in enumerate(zip(queries, hits.counts.tolist(), strict=True)):
                 if count:
                     self._hits[query.qid] = hits.numbers[row, :count], hits.scores[row, :count]
 
-    def numbered(self, qid: str) -> tuple[Numbers, Scores]:
+    def numbered(self, qid: str) -> tuple[Rows, Scores]:
         """A query's documents in THE order, and their scores."""
         return self._hits[qid]
 

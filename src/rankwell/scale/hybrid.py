@@ -21,7 +21,6 @@ from rankwell.rank.dense import DenseRanker, search_hybrid
 from rankwell.rank.passage_vectors import PassageVectors, VectorsJob
 from rankwell.rank.rankers import open_encoder
 from rankwell.rank.requests import SearchRequest
-from rankwell.rank.texts import stores_of
 from rankwell.retrieve.index import Index
 from rankwell.scale.search import Shard, ShardedIndex
 from rankwell.scale.workers import Cluster, for_workers
@@ -81,7 +80,7 @@ def search_hybrid_on(
         vectors="compressed" if compressed else "exact",
     )
     with cluster.connected():
-        for store in stores_of(index):
+        for store in index.documents.stores:
             if not PassageVectors.is_complete(store, encoder):
                 job = VectorsJob(store.folder.absolute(), request.encoder, computing)
                 do(job, cluster, description="computing vectors")

@@ -18,7 +18,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import file_digest
 from rankwell.core.shards import Shards, do, map_shards, open_shards
 from rankwell.corpus.formats import read_run
-from rankwell.corpus.records import Document, Query, Run
+from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.rank.pairs import groups_of_queries
 from rankwell.rank.requests import RerankRequest
-from rankwell.rank.texts import InMemoryTexts, Texts, digest_texts, make_tokens, open_texts
+from rankwell.rank.texts import Texts, digest_texts, make_tokens, open_texts
 from rankwell.retrieve.index import Index
 from rankwell.scale.search import read_parts, write_part
 from rankwell.scale.workers import Cluster, for_workers
@@ -67,12 +67,8 @@ class RerankJob:
         assert request.run is not None
         data: dict[str, Any] = {"run": file_digest(request.run), "depth": request.depth}
         data |= {"texts": texts.manifest["data_hash"] if isinstance(texts, Index) else digest_texts(texts, candidates)}
-        if isinstance(texts, InMemoryTexts):
-            store = self._stored_texts(data["texts"])
-            if not store.exists():
-                docids = list(dict.fromkeys(docid for ranking in candidates.values() for docid in ranking.docids))
-                DocumentStore.build(map(Document, docids, texts.texts(docids)), store)
-            texts = DocumentStore.open(store)
+        if isinstance(texts, DocumentStore) and texts.in_memory:
+            texts = DocumentStore.build_once(texts, self._stored_texts(data["texts"]))
         groups = groups_of_queries(candidates, request.depth)
         parts = self._candidates(Shards(self.folder, len(groups), self.groups, data))
 

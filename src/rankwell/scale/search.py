@@ -27,6 +27,7 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.rank.requests import SearchRequest
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, Statistics, search_segments
 from rankwell.retrieve.index import Index
+from rankwell.retrieve.numbering import join_hits
 from rankwell.retrieve.segment import Segment
 from rankwell.scale.workers import RETRIES, Cluster
 
@@ -127,7 +128,7 @@ class ShardedIndex(Index):
         statistics = Statistics(len(self), total_length, dict(zip(terms, total.tolist(), strict=True)))
         shards = self.ask("search", queries, bm25, k, threads, statistics)
         parts = [hits for shard in shards for hits in shard]
-        return parts[0] if len(parts) == 1 else self.documents.join(parts, k)
+        return parts[0] if len(parts) == 1 else join_hits(self.documents, parts, k)
 
     def ask_one(self, method: str, *arguments: Any) -> Any:
         """Call a method on one shard; use it if all would give the same answer."""

@@ -9,8 +9,9 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.corpus.analyser import Word, match_words
+from rankwell.corpus.analyser import Word
 from rankwell.corpus.records import Ranking, ranking_order
+from rankwell.rank.answers import match_words
 from rankwell.serve.formats import Answer, Explain, Search
 from rankwell.serve.state import Model, State
 

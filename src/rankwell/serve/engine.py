@@ -317,7 +317,7 @@ class RequestEngine:
             if chunk.entry.started is None:
                 chunk.entry.started = begin
         try:
-            logits = engine.logits(join_sequences([take_sequences(chunk.sequences, chunk.rows) for chunk in chunks]))
+            logits = engine.logits(Sequences.concat([take_sequences(chunk.sequences, chunk.rows) for chunk in chunks]))
         except Exception as error:
             if len(chunks) > 1:  # one bad request must not fail the others
                 for chunk in chunks:
@@ -353,21 +353,6 @@ class RequestEngine:
         self.release(entry)
         if not entry.result.done() and entry.result.set_running_or_notify_cancel():
             entry.result.set_exception(error)
-
-
-def join_sequences(parts: Sequence[Sequences]) -> Sequences:
-    """Concatenate batches of sequences."""
-    if len(parts) == 1:
-        return parts[0]
-    bases = np.cumsum([0, *(len(part.tokens) for part in parts)])
-    return Sequences(
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate([part.segments for part in parts]),
-        np.concatenate([part.positions for part in parts]),
-        np.concatenate([part.words for part in parts]),
-        np.concatenate([part.last for part in parts]),
-        np.concatenate([part.ends + base for part, base in zip(parts, bases, strict=False)]),
-    )
 
 
 # A queue that batches searches

@@ -24,7 +24,7 @@ from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model, published_name
@@ -33,7 +33,6 @@ from rankwell.rank.engines.engine import load
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.system import DEPTH, System
-from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 from rankwell.serve.describe import example_queries
 
@@ -237,12 +236,12 @@ class State:
         return example_queries(self.index) if self.index is not None else []
 
     @cached_property
-    def tokens(self) -> dict[str, TokenSource | None]:
+    def tokens(self) -> dict[str, StoredTokens | None]:
         """For each model the tokens of all documents, if the index has them."""
         if self.index is None:
             return {}
         return {
-            name: find_tokens(self.index, model.ranker.tokenizer, stems=model.ranker.reader.stems)
+            name: StoredTokens.find(self.index.documents, model.ranker.tokenizer, stems=model.ranker.reader.stems)
             for name, model in self.models.items()
         }
 

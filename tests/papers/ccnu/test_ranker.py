@@ -24,7 +24,6 @@ from rankwell.papers.ccnu.word_features import FeatureEncoder
 from rankwell.rank.engines.engine import load
 from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import kind_of
-from rankwell.rank.texts import InMemoryTexts
 
 DOCUMENTS = {
     "a": "The bees keep the hive warm in winter.",
@@ -79,7 +78,7 @@ def scores(run: Run) -> dict[tuple[str, str], float]:
 
 
 def test_runs_pairs_and_single_lists_have_the_same_scores(ranker: SdnetRanker) -> None:
-    found = ranker.rerank(RUN, QUERIES, InMemoryTexts(DOCUMENTS))
+    found = ranker.rerank(RUN, QUERIES, DocumentStore.of_texts(DOCUMENTS))
     assert {qid: set(ranking.docids) for qid, ranking in found.items()} == {"q1": set("abcd"), "q2": {"a", "d"}}
     pairs = [("q1", docid) for docid in "abcd"] + [("q2", "d"), ("q2", "a")]
     texts = {query.qid: query.text for query in QUERIES}
@@ -98,24 +97,24 @@ def test_kept_features_give_the_scores_of_texts(
 ) -> None:
     monkeypatch.setattr(module, "MIXED_BYTES", module.MIXED_BYTES if mixed else 0)
     kept = Kept(ranker.encoder, ranker.model.config.max_words)
-    expected = scores(ranker.rerank(RUN, QUERIES, InMemoryTexts(DOCUMENTS)))
+    expected = scores(ranker.rerank(RUN, QUERIES, DocumentStore.of_texts(DOCUMENTS)))
     assert scores(ranker.rerank(RUN, QUERIES, passages=kept)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_neither_budget_nor_groups_change_a_score(
     ranker: SdnetRanker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = scores(ranker.rerank(RUN, QUERIES, InMemoryTexts(DOCUMENTS)))
+    expected = scores(ranker.rerank(RUN, QUERIES, DocumentStore.of_texts(DOCUMENTS)))
     monkeypatch.setattr(module, "PAIRS_AT_A_TIME", 1)
     small = SdnetRanker.from_pretrained(folder, device="cpu", budget=1)
-    assert scores(small.rerank(RUN, QUERIES, InMemoryTexts(DOCUMENTS))) == pytest.approx(expected, abs=1e-5)
+    assert scores(small.rerank(RUN, QUERIES, DocumentStore.of_texts(DOCUMENTS))) == pytest.approx(expected, abs=1e-5)
 
 
 def test_depth_and_unknown_queries(ranker: SdnetRanker) -> None:
-    shallow = ranker.rerank(RUN, QUERIES, InMemoryTexts(DOCUMENTS), depth=2)
+    shallow = ranker.rerank(RUN, QUERIES, DocumentStore.of_texts(DOCUMENTS), depth=2)
     assert {qid: set(ranking.docids) for qid, ranking in shallow.items()} == {"q1": {"a", "b"}, "q2": {"a", "d"}}
     with pytest.raises(RankwellError, match="results for query 'q2', which is not among the queries"):
-        ranker.rerank(RUN, QUERIES[:1], InMemoryTexts(DOCUMENTS))
+        ranker.rerank(RUN, QUERIES[:1], DocumentStore.of_texts(DOCUMENTS))
 
 
 def test_the_encoder_must_be_the_one_it_was_trained_on(folder: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -141,7 +140,7 @@ def test_word_vectors_must_be_those_it_was_trained_on(folder: Path, tmp_path: Pa
 
 def test_what_is_cut_is_counted(folder: Path) -> None:
     ranker = SdnetRanker.from_pretrained(folder, device="cpu")
-    ranker.rerank(RUN, QUERIES, InMemoryTexts(DOCUMENTS))
+    ranker.rerank(RUN, QUERIES, DocumentStore.of_texts(DOCUMENTS))
     # Of "d" twelve words are read; it is a candidate of both queries, and so two of the six pairs are cut.
     pieces = ranker.encoder.vocabulary.tokenizer.encode(
         [DOCUMENTS["d"], "tea and coffee , tea and bread , and honey for the"]
@@ -224,7 +223,7 @@ def test_a_network_reads_the_tags_of_passages(tagged: Path, tmp_path: Path) -> N
     documents = [Document(docid, text) for docid, text in DOCUMENTS.items()]
     store = DocumentStore.build(documents, tmp_path / "store")
     passages = open_features(store, ranker.encoder, max_words=12, tagger=ranker.tagger)
-    by_text = ranker.rerank(run, QUERIES, InMemoryTexts(DOCUMENTS))
+    by_text = ranker.rerank(run, QUERIES, DocumentStore.of_texts(DOCUMENTS))
     from_disk = ranker.rerank(run, QUERIES, passages=passages)
     for found in (by_text, from_disk):
         assert [scores(found)["q1", docid] for docid in DOCUMENTS] == pytest.approx(expected.tolist(), abs=1e-3)

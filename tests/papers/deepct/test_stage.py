@@ -14,9 +14,10 @@ import torch
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
-from rankwell.inputs.stored import InMemoryTokens
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.batch import Placer
@@ -69,7 +70,8 @@ def test_judgments_without_a_relevant_document_are_an_error(tokenizer: Tokenizer
 
 
 def task_of(tokenizer: Tokenizer, max_length: int = 64) -> TermWeightTask:
-    source = InMemoryTokens([f"d{i}" for i in range(4)], PASSAGES, tokenizer, stems=True)
+    store = DocumentStore.of_texts({f"d{i}": passage for i, passage in enumerate(PASSAGES)})
+    source = StoredTokens.open(store.documents, tokenizer, stems=True)
     reader = Reader.of_texts(tokenizer, max_length, windows=Windows())
     return TermWeightTask(source, recall_of(tokenizer), reader)
 

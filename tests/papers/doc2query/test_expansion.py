@@ -23,7 +23,6 @@ from tests.papers.conftest import OtherProcess, interrupted_after
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.shards import do
-from rankwell.corpus.alignment import combine_weights
 from rankwell.corpus.formats import read_qrels, read_queries, write_documents
 from rankwell.corpus.formats.texts import Expansion, read_expansions, write_expansions
 from rankwell.corpus.records import Document, TermWeights
@@ -40,6 +39,7 @@ from rankwell.papers.doc2query.expansion import (
     write_generated,
 )
 from rankwell.rank.ranker import RankerJudge
+from rankwell.retrieve.builder import combine_weights
 
 WRITING = WritingOptions(n=3, max_query=6)
 DOCUMENTS = [Document(f"d{number}", f"bees make honey number {number}") for number in range(10)]

@@ -16,7 +16,8 @@ transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.corpus.records import Qrels, Query  # noqa: E402
-from rankwell.inputs.stored import InMemoryTokens  # noqa: E402
+from rankwell.corpus.store import DocumentStore  # noqa: E402
+from rankwell.inputs.stored import StoredTokens  # noqa: E402
 from rankwell.models.batch import Placer  # noqa: E402
 from rankwell.papers.doc2query.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
 from rankwell.papers.doc2query.decoding import Writer, WritingOptions  # noqa: E402
@@ -42,7 +43,7 @@ def loaded(tiny_checkpoint: Path) -> Any:
 
 
 def pairs(tokenizer: Any, level: int = 1) -> QueryPairs:
-    tokens = InMemoryTokens(list(DOCUMENTS), list(DOCUMENTS.values()), tokenizer)
+    tokens = StoredTokens.open(DocumentStore.of_texts(DOCUMENTS).documents, tokenizer)
     return QueryPairs.of(QUERIES, QRELS, tokens, tokenizer, level=level)
 
 
@@ -146,7 +147,8 @@ def test_it_learns_to_copy_the_word_that_matters(tiny_checkpoint: Path, tmp_path
     draw = np.random.default_rng(1)
     triples = [tuple(draw.choice(words, 3, replace=False)) for _ in range(500)]
     docids = [f"d{number}" for number in range(len(triples))]
-    tokens = InMemoryTokens(docids, [f"the {a} of {b} in {c}" for a, b, c in triples], tokenizer)
+    texts = dict(zip(docids, (f"the {a} of {b} in {c}" for a, b, c in triples), strict=True))
+    tokens = StoredTokens.open(DocumentStore.of_texts(texts).documents, tokenizer)
     queries = [Query(f"q{number}", f"what is {b}") for number, (_, b, _) in enumerate(triples)]
     qrels = Qrels({f"q{number}": {docid: 1} for number, docid in enumerate(docids)})
     learned, held = (

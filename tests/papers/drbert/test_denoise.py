@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Document, Qrels, Query, Run
+from rankwell.corpus.store import DocumentStore
 from rankwell.papers.drbert.denoise import AUDIT_COLUMNS, REASONS, Audit, cross_fit, denoise
 from rankwell.papers.drbert.options import DenoiseOptions
 from rankwell.retrieve.index import Index
@@ -24,21 +24,8 @@ from rankwell.sample import FOLDER
 from rankwell.training.data.candidates import UNJUDGED, Names, Selection, TrainingCandidates, write_candidates
 from rankwell.training.data.sampling import Plan, draw
 
-
-class Numbered:
-    """Documents numbered as they are listed, each with its id twice for a text."""
-
-    def __init__(self, docids: Sequence[str]):
-        self._numbers = {docid: number for number, docid in enumerate(docids)}
-
-    def numbers(self, docids: Sequence[str]) -> np.ndarray:
-        return np.array([self._numbers[docid] for docid in docids], np.int64)
-
-    def texts(self, docids: Sequence[str]) -> list[str]:
-        return [f"{docid}\n{docid}" for docid in docids]
-
-
-DOCUMENTS = Numbered("abcdefghij")
+DOCIDS = [*"abcdefghij", *(f"d{i}" for i in range(10))]
+DOCUMENTS = DocumentStore.of_texts({docid: f"{docid}\n{docid}" for docid in DOCIDS})
 QUERIES = [Query("p", "first\tquery"), Query("q", "second query")]
 RELEVANT, NON_RELEVANT, CLEAN, DOUBTED, LAST, NOISE = REASONS
 ANY_NUMBER = DenoiseOptions(most=1)
@@ -168,13 +155,9 @@ def test_the_audit_can_be_short(tmp_path: Path) -> None:
 
 
 def test_an_audit_that_fails_half_way_leaves_no_file(tmp_path: Path) -> None:
-    class Broken(Numbered):
-        def texts(self, docids: Sequence[str]) -> list[str]:
-            raise RankwellError("no texts")
-
     _, audit = denoise(found(), np.full(7, 0.5))
-    with pytest.raises(RankwellError, match="no texts"):
-        audit.write(tmp_path, QUERIES, Broken("abc"))
+    with pytest.raises(RankwellError, match="document 'b' is not among the texts"):
+        audit.write(tmp_path, QUERIES, DocumentStore.of_texts({"a": "the only text"}))
     assert not (tmp_path / "audit.tsv.gz").exists()
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from rankwell.corpus.sources import resolve_documents
-from rankwell.inputs.stored import InMemoryTokens
+from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Placer
 from rankwell.models.encoder import Encoder
@@ -43,13 +44,10 @@ def step_of(budget: int) -> Step:
 
 
 @pytest.fixture(scope="module")
-def sample(tiny_tokenizer: Path) -> tuple[InMemoryTokens, MaskingVocabulary]:
+def sample(tiny_tokenizer: Path) -> tuple[StoredTokens, MaskingVocabulary]:
     tokenizer = Tokenizer.open(tiny_tokenizer)
-    found = list(resolve_documents(FOLDER))
-    tokens = InMemoryTokens(
-        [document.docid for document in found], [document.contents for document in found], tokenizer
-    )
-    return tokens, MaskingVocabulary.of(tokenizer)
+    store = DocumentStore.of_texts({document.docid: document.contents for document in resolve_documents(FOLDER)})
+    return StoredTokens.open(store.documents, tokenizer), MaskingVocabulary.of(tokenizer)
 
 
 def gradients(model: torch.nn.Module) -> torch.Tensor:
@@ -57,7 +55,7 @@ def gradients(model: torch.nn.Module) -> torch.Tensor:
 
 
 def test_the_parts_of_a_batch_add_up_to_the_gradient_of_its_mean_loss(
-    sample: tuple[InMemoryTokens, MaskingVocabulary],
+    sample: tuple[StoredTokens, MaskingVocabulary],
 ) -> None:
     source, words = sample
     task = PretrainingTask(source, np.arange(len(source)), words, PretrainOptions(max_length=64), 1)
@@ -88,7 +86,7 @@ def test_the_parts_of_a_batch_add_up_to_the_gradient_of_its_mean_loss(
         assert total["nsp_accuracy"] == pytest.approx(float(right.float().mean()))
 
 
-def test_an_empty_part_adds_nothing(sample: tuple[InMemoryTokens, MaskingVocabulary]) -> None:
+def test_an_empty_part_adds_nothing(sample: tuple[StoredTokens, MaskingVocabulary]) -> None:
     source, words = sample
     task = PretrainingTask(source, np.arange(len(source)), words, PretrainOptions(), 1)
     model = tiny_model(len(words.ordinary))
@@ -97,7 +95,7 @@ def test_an_empty_part_adds_nothing(sample: tuple[InMemoryTokens, MaskingVocabul
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_dropout_draws_the_same_numbers_for_the_same_step(sample: tuple[InMemoryTokens, MaskingVocabulary]) -> None:
+def test_dropout_draws_the_same_numbers_for_the_same_step(sample: tuple[StoredTokens, MaskingVocabulary]) -> None:
     source, words = sample
     task = PretrainingTask(source, np.arange(len(source)), words, PretrainOptions(), 1)
     model = tiny_model(len(words.ordinary), dropout=0.1).train()
@@ -108,7 +106,7 @@ def test_dropout_draws_the_same_numbers_for_the_same_step(sample: tuple[InMemory
     assert losses[0] == losses[1]
 
 
-def test_a_random_model_learns_the_sample(sample: tuple[InMemoryTokens, MaskingVocabulary]) -> None:
+def test_a_random_model_learns_the_sample(sample: tuple[StoredTokens, MaskingVocabulary]) -> None:
     source, words = sample
     task, held_out = (
         PretrainingTask(source, rows, words, PretrainOptions(max_length=64), 1)
@@ -142,7 +140,7 @@ class Constant(torch.nn.Module):
         return self.logits.expand(len(rows), -1), torch.tensor([1.0, 0.0]).expand(layout.batch, -1)
 
 
-def test_held_out_figures_are_means_over_all_pieces_and_pairs(sample: tuple[InMemoryTokens, MaskingVocabulary]) -> None:
+def test_held_out_figures_are_means_over_all_pieces_and_pairs(sample: tuple[StoredTokens, MaskingVocabulary]) -> None:
     source, words = sample
     task = PretrainingTask(source, np.arange(60), words, PretrainOptions(), 1)
     pairs = task.pairs(np.arange(60), 0)

@@ -9,12 +9,12 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Run
+from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.reader import Reader
 from rankwell.papers.duobert.ranker import AGGREGATIONS, DuoRanker, PairwiseOptions, aggregate, opponents
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.engines.engine import Engine
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.texts import InMemoryTexts
 
 # p[i, j]: document 0 beats both others, 1 and 2 each think they beat the other.
 P = np.array([[np.nan, 0.9, 0.6], [0.2, np.nan, 0.7], [0.5, 0.8, np.nan]])
@@ -111,7 +111,7 @@ def reference(folder: Path, query: str, one: str, other: str) -> float:
 
 
 def test_scores_are_sums_of_the_models_own_probabilities(ranker: Ranker, tiny_checkpoint: Path) -> None:
-    found = DuoRanker(ranker, PairwiseOptions(depth=3)).rerank(RUN, [QUERY], InMemoryTexts(TEXTS))["q"]
+    found = DuoRanker(ranker, PairwiseOptions(depth=3)).rerank(RUN, [QUERY], DocumentStore.of_texts(TEXTS))["q"]
     top = ["a", "b", "c"]
     expected = {
         one: sum(reference(tiny_checkpoint, QUERY.text, TEXTS[one], TEXTS[other]) for other in top if other != one)
@@ -122,35 +122,35 @@ def test_scores_are_sums_of_the_models_own_probabilities(ranker: Ranker, tiny_ch
 
 
 def test_documents_below_keep_their_order_beneath(ranker: Ranker) -> None:
-    found = DuoRanker(ranker, PairwiseOptions(depth=3)).rerank(RUN, [QUERY], InMemoryTexts(TEXTS))["q"]
+    found = DuoRanker(ranker, PairwiseOptions(depth=3)).rerank(RUN, [QUERY], DocumentStore.of_texts(TEXTS))["q"]
     assert sorted(found.docids[:3]) == ["a", "b", "c"]
     assert found.docids[3:] == ("d", "e")
     assert (np.diff(found.scores[2:]) < 0).all()
 
 
 def test_documents_below_are_within_one_of_the_lowest(ranker: Ranker) -> None:
-    found = DuoRanker(ranker, PairwiseOptions(depth=3)).rerank(RUN, [QUERY], InMemoryTexts(TEXTS))["q"]
+    found = DuoRanker(ranker, PairwiseOptions(depth=3)).rerank(RUN, [QUERY], DocumentStore.of_texts(TEXTS))["q"]
     lowest = found.scores[2]
     assert lowest > 0.5  # a sum of two probabilities
     np.testing.assert_allclose(found.scores[3:], [lowest - 0.5, lowest - 1], atol=1e-6)
 
 
 def test_only_the_texts_that_are_compared_are_read(ranker: Ranker) -> None:
-    some = InMemoryTexts({docid: TEXTS[docid] for docid in "ab"})
+    some = DocumentStore.of_texts({docid: TEXTS[docid] for docid in "ab"})
     assert DuoRanker(ranker, PairwiseOptions(depth=2)).rerank(RUN, [QUERY], some)["q"].docids[2:] == ("c", "d", "e")
 
 
 def test_one_candidate_and_none_are_left_as_they_are(ranker: Ranker) -> None:
     run = Run({**Run.from_scores({"one": {"a": 1.0}}), "none": Run.from_scores({"none": {}})["none"]})
     queries = [Query("one", "x"), Query("none", "y")]
-    found = DuoRanker(ranker).rerank(run, queries, InMemoryTexts(TEXTS))
+    found = DuoRanker(ranker).rerank(run, queries, DocumentStore.of_texts(TEXTS))
     assert [ranking.docids for ranking in found.values()] == [("a",), ()]
 
 
 def test_many_pairs_are_computed_in_parts(ranker: Ranker, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = DuoRanker(ranker).rerank(RUN, [QUERY], InMemoryTexts(TEXTS))["q"]
+    whole = DuoRanker(ranker).rerank(RUN, [QUERY], DocumentStore.of_texts(TEXTS))["q"]
     monkeypatch.setattr("rankwell.papers.duobert.ranker.PAIRS_AT_A_TIME", 7)
-    parts = DuoRanker(ranker).rerank(RUN, [QUERY], InMemoryTexts(TEXTS))["q"]
+    parts = DuoRanker(ranker).rerank(RUN, [QUERY], DocumentStore.of_texts(TEXTS))["q"]
     assert parts.docids == whole.docids
     assert parts.scores == pytest.approx(whole.scores, abs=1e-5)
 
@@ -158,18 +158,18 @@ def test_many_pairs_are_computed_in_parts(ranker: Ranker, monkeypatch: pytest.Mo
 def test_comparisons_are_cached(tiny_checkpoint: Path, tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path / "scores.db")
     ranker = Ranker.from_pretrained(tiny_checkpoint, cache=cache)
-    first = DuoRanker(ranker).rerank(RUN, [QUERY], InMemoryTexts(TEXTS))
+    first = DuoRanker(ranker).rerank(RUN, [QUERY], DocumentStore.of_texts(TEXTS))
     assert (cache.hits, cache.misses, len(cache)) == (0, 20, 20)
-    again = DuoRanker(ranker, PairwiseOptions(depth=4)).rerank(RUN, [QUERY], InMemoryTexts(TEXTS))
+    again = DuoRanker(ranker, PairwiseOptions(depth=4)).rerank(RUN, [QUERY], DocumentStore.of_texts(TEXTS))
     assert (cache.hits, cache.misses) == (12, 20)
     assert set(again["q"].docids[:4]) == set("abcd")
-    assert DuoRanker(ranker).rerank(RUN, [QUERY], InMemoryTexts(TEXTS))["q"] == first["q"]
+    assert DuoRanker(ranker).rerank(RUN, [QUERY], DocumentStore.of_texts(TEXTS))["q"] == first["q"]
 
 
 def test_the_models_own_template_is_set_aside(tiny_checkpoint: Path, ranker: Ranker) -> None:
     typed = Ranker.from_pretrained(tiny_checkpoint, template={"name": "typed"})
-    found = DuoRanker(typed).rerank(RUN, [QUERY], InMemoryTexts(TEXTS))["q"]
-    assert found == DuoRanker(ranker).rerank(RUN, [QUERY], InMemoryTexts(TEXTS))["q"]
+    found = DuoRanker(typed).rerank(RUN, [QUERY], DocumentStore.of_texts(TEXTS))["q"]
+    assert found == DuoRanker(ranker).rerank(RUN, [QUERY], DocumentStore.of_texts(TEXTS))["q"]
     assert typed.template.name == "typed"
 
 
@@ -180,7 +180,7 @@ def test_a_model_of_one_score_cannot_compare(tiny_checkpoint: Path, ranker: Rank
 
     single = Ranker.from_engine(OneScore(), Reader(ranker.tokenizer, ranker.template))
     with pytest.raises(RankwellError, match="two logits"):
-        DuoRanker(single).rerank(RUN, [QUERY], InMemoryTexts(TEXTS))
+        DuoRanker(single).rerank(RUN, [QUERY], DocumentStore.of_texts(TEXTS))
 
 
 def test_options_are_checked() -> None:
@@ -192,4 +192,4 @@ def test_options_are_checked() -> None:
 
 def test_a_query_that_is_not_known_is_named(ranker: Ranker) -> None:
     with pytest.raises(RankwellError, match="query 'q'"):
-        DuoRanker(ranker).rerank(RUN, [], InMemoryTexts(TEXTS))
+        DuoRanker(ranker).rerank(RUN, [], DocumentStore.of_texts(TEXTS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +13,15 @@ from hypothesis import strategies as st
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Query, Run
-from rankwell.inputs.stored import InMemoryTokens
+from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.training.data.candidates import UNJUDGED, Selection, TrainingCandidates
 from rankwell.training.data.sampling import TrainingSet
 from rankwell.training.stages.shared import warn_of_missed
 
-
-class Numbered:
-    """Documents ``a`` … ``z``, whose numbers are not their places in the alphabet."""
-
-    def __init__(self, docids: Sequence[str] = "zyxwvutsrqponmlkjihgfedcba"):
-        self._numbers = {docid: 3 * place for place, docid in enumerate(docids)}
-
-    def numbers(self, docids: Sequence[str]) -> np.ndarray:
-        for docid in docids:
-            if docid not in self._numbers:
-                raise RankwellError(f"document {docid!r} is not here")
-        return np.array([self._numbers[docid] for docid in docids], np.int64)
+DOCUMENTS = DocumentStore.of_texts({f"{docid}{n}": "" for docid in "zyxwvutsrqponmlkjihgfedcba" for n in ("", 2, 3)})
+"""Among others ``a`` … ``z``, whose numbers are not their places in the alphabet."""
 
 
 def ranked(**rankings: str) -> Run:
@@ -45,7 +36,7 @@ def asked(*qids: str) -> list[Query]:
 def make(
     run: Run, selection: Selection | None = None, queries: list[Query] | None = None, **grades: Mapping[str, int]
 ) -> TrainingCandidates:
-    return TrainingCandidates.of(queries or asked(*grades), Qrels(grades), run, Numbered(), selection)
+    return TrainingCandidates.of(queries or asked(*grades), Qrels(grades), run, DOCUMENTS, selection)
 
 
 def shown(candidates: TrainingCandidates) -> dict[str, list[tuple[str, int, float]]]:
@@ -75,7 +66,7 @@ def test_a_query_has_what_the_run_found_and_the_relevant_documents_it_missed() -
 
 def test_the_documents_are_the_collections_numbers() -> None:
     candidates = make(ranked(q="abc"), q={"b": 1})
-    assert candidates.documents.tolist() == Numbered().numbers("abc").tolist()
+    assert candidates.documents.tolist() == DOCUMENTS.numbers("abc").tolist()
 
 
 def test_a_negative_grade_means_unjudged() -> None:
@@ -169,7 +160,7 @@ def test_judged_documents_must_be_in_the_collection() -> None:
     qrels = Qrels({"p": {"a": 1}, "q": {"b": 1, "nope": 0, "none": 1}, "r": {"none": 1}})
     with pytest.raises(RankwellError) as error:
         TrainingCandidates.of(
-            asked("p", "q", "r"), qrels, ranked(p="ab", q="b", r="c"), Numbered(), judgments="my/qrels.txt"
+            asked("p", "q", "r"), qrels, ranked(p="ab", q="b", r="c"), DOCUMENTS, judgments="my/qrels.txt"
         )
     assert str(error.value) == (
         "my/qrels.txt: document 'nope' (query 'q') is not in the collection; 2 of the 4 documents it names are missing"
@@ -214,7 +205,7 @@ def test_a_clean_set_warns_of_nothing() -> None:
 def test_a_training_set_has_the_queries_of_its_candidates(tiny_tokenizer: Path) -> None:
     tokenizer = Tokenizer.open(tiny_tokenizer)
     queries = [Query("p", "what is honey", "entity"), Query("q", "who was the king"), Query("r", "how many", "NUMERIC")]
-    documents = InMemoryTokens(["a", "b"], ["bees", "a bank"], tokenizer)
+    documents = StoredTokens.open(DocumentStore.of_texts({"a": "bees", "b": "a bank"}).documents, tokenizer)
     qrels = Qrels({"r": {"a": 1}, "q": {"b": 1}, "p": {"a": 1}})
     candidates = TrainingCandidates.of(queries, qrels, ranked(p="ab", q="ab", r="ab"), documents)
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.reader import Reader
-from rankwell.inputs.stored import InMemoryTokens
+from rankwell.inputs.stored import StoredTokens
 from rankwell.models.batch import Placer
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.encoder import Encoder
@@ -52,7 +53,8 @@ def test_relevant_documents_and_copies_of_them_are_no_negatives() -> None:
 def make_task(checkpoint: Path) -> tuple[TextPairTask, VectorModel]:
     encoder, _, tokenizer = load_encoder(checkpoint)
     assert isinstance(encoder, Encoder)
-    documents = InMemoryTokens([f"d{n}" for n in range(len(TEXTS))], TEXTS, tokenizer)
+    store = DocumentStore.of_texts({f"d{n}": text for n, text in enumerate(TEXTS)})
+    documents = StoredTokens.open(store.documents, tokenizer)
     assert find_copies(np.arange(len(TEXTS)), documents) == {2: 0}
     model = VectorModel(encoder).train()
     pairs = RELEVANT.pairs()

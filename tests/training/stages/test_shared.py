@@ -254,9 +254,8 @@ def test_the_pointwise_model_judges_whatever_was_trained_after_it(
 def test_what_is_kept_can_be_cut_further(trained: tuple[Path, Trained]) -> None:
     work = trained[1].work
     assert work.candidates is not None
-    store = work.data.collection.store
-    whole = training_candidates(work, store)
-    few = training_candidates(work, store, ListOptions(depth=2))
+    whole = training_candidates(work)
+    few = training_candidates(work, ListOptions(depth=2))
     assert few.lengths.max() < whole.lengths.max()
     assert few.per_query(~few.relevant).max() <= 2
 

@@ -158,7 +158,7 @@ def run(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> StageResu
     tagger = _tagger(options)
     store = work.data.collection.store
     # The document store numbers the candidates, as it does the features.
-    candidates = training_candidates(work, store, options)
+    candidates = training_candidates(work, options)
     begin, rows = time.monotonic(), np.concatenate([candidates.documents, _dev_numbers(work)])
     passages = open_features(store, encoder, rows, max_words=options.max_words, shard_size=options.shard, tagger=tagger)
     feature_seconds = time.monotonic() - begin
@@ -194,7 +194,7 @@ def _dev_numbers(work: Work) -> Rows:
     """The numbers of the dev queries' candidates."""
     head = work.data.dev.run.head(work.recipe.evaluate.depth)
     docids = list(dict.fromkeys(docid for ranking in head.values() for docid in ranking.docids))
-    return work.data.collection.store.numbers(docids).astype(np.int64)
+    return work.data.collection.store.numbers(docids)
 
 
 def _training_queries(work: Work, encoder: FeatureEncoder, qids: tuple[str, ...], folder: Path) -> StoredFeatures:

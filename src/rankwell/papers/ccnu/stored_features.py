@@ -151,7 +151,7 @@ class PassageFeatures:
 
     def numbers(self, docids: Sequence[str]) -> Rows:
         """The documents' numbers. Raises for the first unknown id."""
-        return self.store.numbers(docids).astype(np.int64)
+        return self.store.numbers(docids)
 
     def lengths(self, numbers: Rows) -> Rows:
         """See :class:`~rankwell.papers.ccnu.word_features.FeatureSource`."""

@@ -125,12 +125,7 @@ class WordVocabulary:
         self.stems = np.concatenate([self.stems, self._stems.add(stems)])
         pieces = self.tokenizer.encode(fresh)
         pieces = pieces.cut(pieces.begins, np.minimum(pieces.lengths(), MAX_PIECES))
-        old = self.pieces
-        self.pieces = Pieces.plain(
-            np.concatenate([old.ids, pieces.ids]),
-            np.concatenate([old.continues, pieces.continues]),
-            np.concatenate([old.ends, pieces.ends + len(old.ids)]),
-        )
+        self.pieces = Pieces.concat([self.pieces, pieces])
 
 
 def lay_out_words(vocabulary: WordVocabulary, words: WordRows) -> tuple[Sequences, Rows]:

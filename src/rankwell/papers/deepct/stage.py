@@ -21,7 +21,7 @@ from rankwell.core.shards import Shards, do
 from rankwell.corpus.records import Query
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.papers.deepct.model import TokenWeightModel, load_token_weights, save_token_weights
@@ -112,7 +112,7 @@ class TermWeightTask(Task):
 
     items = "passages"
 
-    def __init__(self, source: TokenSource, recall: TermRecall, reader: Reader):
+    def __init__(self, source: StoredTokens, recall: TermRecall, reader: Reader):
         self.recall = recall
         self._source = source
         self._reader = reader
@@ -163,7 +163,7 @@ def term_recall(work: Work, queries: tuple[Query, ...], tokenizer: Tokenizer) ->
         if grade >= level
     ]
     rows = np.array([row for row, _ in pairs], np.int64)
-    documents = work.data.collection.store.numbers([docid for _, docid in pairs]).astype(np.int64)
+    documents = work.data.collection.store.numbers([docid for _, docid in pairs])
     return TermRecall.of(tokenizer.encode([query.text for query in queries], stems=True), rows, documents)
 
 

@@ -305,7 +305,7 @@ class WeighJob:
     def prepare(self) -> Shards:
         """Tokenise the texts once, for all workers."""
         store = DocumentStore.open(self.store)
-        StoredTokens.open(store, Tokenizer.open(self.model), stems=True)
+        StoredTokens.open(store.documents, Tokenizer.open(self.model), stems=True)
         config = {"model": model_digest(self.model), **asdict(self.options)}
         return Shards(self.folder, len(store), self.shard_size, config)
 
@@ -315,7 +315,10 @@ class WeighJob:
         if not shards.pending():
             return
         weigher, store = TermWeigher.from_pretrained(self.model, device=self.device), DocumentStore.open(self.store)
-        tokens, stem_words = StoredTokens.open(store, weigher.tokenizer, stems=True), StemWords(weigher.tokenizer)
+        tokens, stem_words = (
+            StoredTokens.open(store.documents, weigher.tokenizer, stems=True),
+            StemWords(weigher.tokenizer),
+        )
 
         def weigh(items: range, file: IO[bytes]) -> None:
             numbers = np.asarray(items, np.int64)

@@ -114,7 +114,7 @@ class ExpandJob:
     def prepare(self) -> Shards:
         """Tokenise the texts once, for all workers."""
         store = DocumentStore.open(self.store)
-        StoredTokens.open(store, Tokenizer.open(self.model))
+        StoredTokens.open(store.documents, Tokenizer.open(self.model))
         models = _digests(self.model, self.judge)
         config = {**models, **asdict(self.options), **asdict(self.filtering)}
         return Shards(self.folder, len(store), self.shard_size, config)
@@ -131,7 +131,7 @@ class ExpandJob:
         writer = Writer(model, tokenizer, config.max_length, self.options, device=self.device, budget=self.budget)
         judge = None if self.judge is None else self.judge.open(self.device)
         store, analyzer = DocumentStore.open(self.store), Analyzer.english()
-        tokens = StoredTokens.open(store, tokenizer)
+        tokens = StoredTokens.open(store.documents, tokenizer)
 
         def write(items: range, file: IO[bytes]) -> None:
             numbers, docids = np.asarray(items, np.int64), store.docids.strings(items)

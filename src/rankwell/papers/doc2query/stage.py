@@ -22,13 +22,12 @@ from torch.nn import functional
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.shards import Shards, do
-from rankwell.corpus.alignment import combine_weights
 from rankwell.corpus.formats import read_weights
 from rankwell.corpus.formats.texts import read_expansions
 from rankwell.corpus.records import Qrels, Query
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Batch, Placer
 from rankwell.models.checkpoints.describe import describe
@@ -38,6 +37,7 @@ from rankwell.papers.doc2query.expansion import ExpandJob, count_expansions
 from rankwell.papers.doc2query.options import Doc2queryOptions
 from rankwell.papers.doc2query.page import ExpandedText, write_expansions_page
 from rankwell.papers.doc2query.writer import passage_grid, query_grid
+from rankwell.retrieve.builder import combine_weights
 from rankwell.retrieve.index import Index
 from rankwell.training.first_stage import (
     INDEX,
@@ -65,11 +65,11 @@ class QueryPairs:
 
     queries: Pieces
     documents: NDArray[np.int64]
-    tokens: TokenSource
+    tokens: StoredTokens
 
     @classmethod
     def of(
-        cls, queries: Sequence[Query], qrels: Qrels, tokens: TokenSource, tokenizer: Tokenizer, *, level: int = 1
+        cls, queries: Sequence[Query], qrels: Qrels, tokens: StoredTokens, tokenizer: Tokenizer, *, level: int = 1
     ) -> QueryPairs:
         """Every judged query with each document that is relevant to it, of a grade of ``level`` or more."""
         texts: list[str] = []

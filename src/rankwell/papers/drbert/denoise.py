@@ -23,7 +23,7 @@ from rankwell.core.manifest import write_json
 from rankwell.core.progress import track
 from rankwell.corpus.formats.lines import write_lines
 from rankwell.corpus.records import Query, Ranking, Run
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.papers.drbert.options import DenoiseOptions
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import Texts
@@ -212,9 +212,9 @@ def check(work: Work, stage: RecipeStage[DenoiseOptions]) -> None:
 def run(work: Work, stage: RecipeStage[DenoiseOptions], folder: Path) -> StageResult:
     """Drop the unjudged candidates that are probably relevant, and write an audit."""
     options, judge = stage.options, _judge(work).folder / "model"
-    documents = ranker_tokens(work, load_ranker(work, judge))
-    candidates = training_candidates(work, documents)
+    candidates = training_candidates(work)
     if options.cross_fit:
+        documents = ranker_tokens(work, load_ranker(work, judge))
         p = cross_fit(candidates, options.cross_fit, work.seed, _score_folds(work, folder, documents))
     else:
         p = _probabilities(work, judge, candidates)
@@ -258,7 +258,7 @@ def _probabilities(work: Work, model: Path, candidates: TrainingCandidates) -> N
     return p
 
 
-def _score_folds(work: Work, folder: Path, documents: TokenSource) -> Callable[..., NDArray[np.float32]]:
+def _score_folds(work: Work, folder: Path, documents: StoredTokens) -> Callable[..., NDArray[np.float32]]:
     """A function that trains on all folds but one, as the pointwise stage did, and scores that one."""
     numbers, judge = count(), _judge(work)
     assert isinstance(judge.stage.options, PointwiseOptions)

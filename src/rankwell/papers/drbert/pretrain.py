@@ -28,7 +28,7 @@ from rankwell.core.files import read_lines
 from rankwell.core.manifest import write_json
 from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Placer
@@ -108,7 +108,7 @@ class PretrainingTask(Task):
 
     def __init__(
         self,
-        source: TokenSource,
+        source: StoredTokens,
         documents: NDArray[np.int64],
         vocabulary: MaskingVocabulary,
         options: PretrainOptions,

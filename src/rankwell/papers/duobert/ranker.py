@@ -37,7 +37,7 @@ from rankwell.rank.engines.engine import probability
 from rankwell.rank.pairs import PAIRS_AT_A_TIME, best_first, documents_to_rank
 from rankwell.rank.ranker import Ranker, run_ahead
 from rankwell.rank.rankers import RANKERS, queries_by_id
-from rankwell.rank.texts import Documents, InMemoryTexts, Texts, distinct
+from rankwell.rank.texts import Documents, Texts, distinct
 
 Preferences = NDArray[np.float64]
 """``(n, n)``; NaN on the diagonal and where two documents were not compared."""
@@ -171,9 +171,7 @@ class DuoRanker:
         """The documents, best first, each with its ``corpus_id`` and ``score``; all of them are compared."""
         ids, texts = documents_to_rank(query, documents, top_k)
         rows = np.arange(len(texts))
-        by_place = {str(place): text for place, text in enumerate(texts)}
-        listed = Documents(list(by_place), InMemoryTexts(by_place, once=True), self.ranker.reader)
-        scores = self._compare("", query, listed, rows)
+        scores = self._compare("", query, Documents.of(texts, self.ranker.reader), rows)
         return best_first(scores, ids, texts if return_documents else None, top_k)
 
     def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000, name: str = "duo") -> Run:

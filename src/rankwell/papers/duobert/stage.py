@@ -84,7 +84,8 @@ def run(work: Work, stage: RecipeStage[DuoOptions], folder: Path) -> StageResult
     ranker = RankerInTraining(model, tokenizer, config)
     documents = work.data.tokens(tokenizer)
     selection = Selection(level=work.recipe.data.relevance, depth=options.compare)
-    candidates = TrainingCandidates.of(split.queries, split.qrels, train_run, documents, selection)
+    store = work.data.collection.store
+    candidates = TrainingCandidates.of(split.queries, split.qrels, train_run, store, selection)
     lists = partial(draw_pairs, candidates, options.plan(), work.seed)
     mono = _mono_run(work, folder)
     validation = ranking_validation(

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +20,12 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.formats.lines import FilePath
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
+from rankwell.corpus.store import DocumentStore
 
 UNJUDGED = -1
 _DOCIDS_AT_A_TIME = 2**18
 
 Mask = NDArray[np.bool_]
-
-
-class DocidLookup(Protocol):
-    """What candidates need of the documents: a number for each id."""
-
-    def numbers(self, docids: Sequence[str]) -> NDArray[np.integer]:
-        """The number of each document; an unknown id is a :class:`RankwellError`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ class TrainingCandidates:
         queries: Sequence[Query],
         qrels: Qrels,
         run: Run,
-        documents: DocidLookup,
+        documents: DocumentStore,
         selection: Selection | None = None,
         *,
         judgments: str = "the qrels",
@@ -218,7 +210,7 @@ class _Pairs:
 
     @classmethod
     def of(
-        cls, by_query: Mapping[str, Sequence[str] | Mapping[str, int]], documents: DocidLookup, source: str
+        cls, by_query: Mapping[str, Sequence[str] | Mapping[str, int]], documents: DocumentStore, source: str
     ) -> _Pairs:
         docids = list(chain.from_iterable(by_query.values()))
         rows = np.repeat(np.arange(len(by_query)), np.fromiter(map(len, by_query.values()), np.int64, len(by_query)))
@@ -290,7 +282,7 @@ def _batches(docids: list[str]) -> Iterator[list[str]]:
     return (docids[begin : begin + _DOCIDS_AT_A_TIME] for begin in range(0, len(docids), _DOCIDS_AT_A_TIME))
 
 
-def _refuse_unknown(docids: list[str], qids: list[str], documents: DocidLookup, source: str) -> None:
+def _refuse_unknown(docids: list[str], qids: list[str], documents: DocumentStore, source: str) -> None:
     """Raise if documents are missing, with their number and the first of them."""
     unknown: dict[str, str] = {}
     distinct = dict(zip(reversed(docids), reversed(qids), strict=True))

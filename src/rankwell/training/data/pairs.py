@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows
 from rankwell.corpus.records import Qrels
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.training.data.sampling import Lists
 
 
@@ -26,10 +26,10 @@ class RelevantDocuments:
     copy_of: Mapping[int, int]
 
     @classmethod
-    def of(cls, qids: Sequence[str], qrels: Qrels, source: TokenSource, level: int = 1) -> RelevantDocuments:
+    def of(cls, qids: Sequence[str], qrels: Qrels, source: StoredTokens, level: int = 1) -> RelevantDocuments:
         """The documents judged at least ``level`` for each of these queries; ``source`` has their texts."""
         judged = [[docid for docid, grade in qrels.get(qid, {}).items() if grade >= level] for qid in qids]
-        documents = source.numbers([docid for docids in judged for docid in docids]).astype(np.int64)
+        documents = source.numbers([docid for docids in judged for docid in docids])
         ends = np.cumsum([len(docids) for docids in judged], dtype=np.int64)
         return cls(documents, ends, find_copies(documents, source))
 
@@ -63,7 +63,7 @@ class RelevantDocuments:
         return np.array([self.copy_of.get(number, number) for number in documents.tolist()], np.int64)
 
 
-def find_copies(documents: Rows, source: TokenSource) -> dict[int, int]:
+def find_copies(documents: Rows, source: StoredTokens) -> dict[int, int]:
     """The documents that have the same tokens as an earlier one, each with that one."""
     numbers = np.unique(documents)
     pieces = source.at(numbers)

@@ -32,7 +32,7 @@ from rankwell.retrieve.index import INDEX_VERSION, Index
 from rankwell.training.recipe import DEV_NAMES, FirstStageOptions, Recipe
 
 if TYPE_CHECKING:
-    from rankwell.inputs.stored import TokenSource
+    from rankwell.inputs.stored import StoredTokens
     from rankwell.inputs.tokenizer import Tokenizer
 
 
@@ -74,11 +74,11 @@ class Prepared:
         """The first stage's index, which has the texts too."""
         return self.collection.index
 
-    def tokens(self, tokenizer: Tokenizer, *, stems: bool = False) -> TokenSource:
+    def tokens(self, tokenizer: Tokenizer, *, stems: bool = False) -> StoredTokens:
         """The collection as token ids, tokenised once and stored; markers need ``stems``."""
         from rankwell.inputs.stored import StoredTokens
 
-        return StoredTokens.open(self.collection.store, tokenizer, stems=stems)
+        return StoredTokens.open(self.collection.store.documents, tokenizer, stems=stems)
 
 
 def prepare(recipe: Recipe, pool: Path, *, device: str | None = None) -> Prepared:

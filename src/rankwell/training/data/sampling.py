@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.training.data.candidates import Mask, TrainingCandidates
 
@@ -53,7 +53,7 @@ class TrainingSet:
 
     queries: Pieces
     types: Pieces | None
-    documents: TokenSource
+    documents: StoredTokens
     candidates: TrainingCandidates
 
     @classmethod
@@ -61,7 +61,7 @@ class TrainingSet:
         cls,
         queries: Sequence[Query],
         candidates: TrainingCandidates,
-        documents: TokenSource,
+        documents: StoredTokens,
         tokenizer: Tokenizer,
         *,
         types: Mapping[str, str] | None = None,

@@ -26,7 +26,6 @@ from rankwell.rank.dense import search_both
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.system import System, before_rest
-from rankwell.rank.texts import stores_of
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
@@ -229,7 +228,7 @@ def _held_out(tuned: Tuned[BM25], search: Callable[[BM25, Sequence[Query]], Run]
 def _hybrid(task: FitTask, below: Rung) -> Rung:
     lower = below.system.first_stage
     first = FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE, computing=Computing(task.device))
-    for store in stores_of(task.index):
+    for store in task.index.documents.stores:
         first.dense.vectors(store)
     part = task.parts.tune
     if not len(part):

@@ -19,7 +19,7 @@ from rankwell.core.arrays import Rows
 from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.training.data.pairs import RelevantDocuments
 from rankwell.training.data.sampling import Lists
 from rankwell.training.loop.task import DrawnLists, Step, backward_scores, chunk_by_tokens
@@ -105,7 +105,7 @@ class TextPairTask(PairTask):
         draw: Callable[[int], Lists],
         relevant: RelevantDocuments,
         queries: Pieces,
-        documents: TokenSource,
+        documents: StoredTokens,
         reader: Reader,
         scale: float,
         *,
@@ -130,12 +130,4 @@ class TextPairTask(PairTask):
         documents = self._documents.at(lists.documents.reshape(-1))
         if self._document_prompt is not None:
             documents = documents.after(self._document_prompt)
-        return self._reader.lay_out({"query": _join(self._queries.take(lists.queries), documents)}).sequences
-
-
-def _join(first: Pieces, second: Pieces) -> Pieces:
-    return Pieces.plain(
-        np.concatenate([first.ids, second.ids]),
-        np.concatenate([first.continues, second.continues]),
-        np.concatenate([first.ends, second.ends + len(first.ids)]),
-    )
+        return self._reader.lay_out({"query": Pieces.concat([self._queries.take(lists.queries), documents])}).sequences

@@ -84,7 +84,7 @@ def gather_queries(work: Work, options: DistilOptions) -> TeacherQueries:
                 qids.append(f"{name}:{query.qid}" if number else query.qid)
                 texts.append(query.text)
         from_train = from_train or len(qids)
-    known = [store.numbers(docids).astype(np.int64)]
+    known = [store.numbers(docids)]
     epochs = [EVERY_EPOCH] * len(qids)
     for epoch in range(math.ceil(options.epochs) if options.synthetic else 0):
         synthetic, owners = synthetic_queries(store.texts_at, len(store), options.synthetic, work.seed, epoch)
@@ -122,7 +122,7 @@ def _ranked(work: Work, qids: Sequence[str], run: Run, depth: int) -> tuple[Rows
     docids = [run[qid].docids[:depth] if qid in run else () for qid in qids]
     lengths = np.fromiter(map(len, docids), np.int64, len(docids))
     rows = np.repeat(np.arange(len(docids)), lengths)
-    numbers = work.data.collection.store.numbers(list(chain.from_iterable(docids))).astype(np.int64)
+    numbers = work.data.collection.store.numbers(list(chain.from_iterable(docids)))
     return rows, numbers, positions(lengths)
 
 

@@ -40,7 +40,7 @@ def run(work: Work, stage: RecipeStage[FilterOptions], folder: Path) -> StageRes
     """Drop unjudged candidates that teachers score above the relevant documents. Each query keeps a negative."""
     options = stage.options
     folder.mkdir(parents=True, exist_ok=True)
-    candidates = training_candidates(work, work.data.collection.store)
+    candidates = training_candidates(work)
     by_id = {query.qid: query.text for query in work.data.train.queries}
     texts = [by_id[qid] for qid in candidates.qids]
     store = work.data.collection.store

@@ -16,7 +16,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measures
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import Vectors
 from rankwell.models.devices import Computing
 from rankwell.rank.dense import tune_hybrid
@@ -59,10 +59,12 @@ def check_pairs(work: Work, stage: RecipeStage[PairOptions]) -> None:
         if stage_kinds()[earlier.kind].builds_index:
             raise RankwellError(f"{stage.path}: the index of {earlier.path} has no texts, so it cannot have vectors")
     if options.negatives and work.candidates is None:
-        training_candidates(work, work.data.collection.store, ListOptions(depth=options.depth))
+        training_candidates(work, ListOptions(depth=options.depth))
 
 
-def training_pairs(work: Work, options: PairOptions, queries: Sequence[Query], documents: TokenSource) -> TrainingPairs:
+def training_pairs(
+    work: Work, options: PairOptions, queries: Sequence[Query], documents: StoredTokens
+) -> TrainingPairs:
     """The pairs of these queries, and their further negatives if the options ask for some."""
     text_of = {query.qid: query.text for query in queries if query.text.strip()}
     split, level = work.data.train, work.recipe.data.relevance
@@ -70,7 +72,7 @@ def training_pairs(work: Work, options: PairOptions, queries: Sequence[Query], d
         relevant = RelevantDocuments.of(tuple(text_of), split.qrels, documents, level)
         pairs = relevant.pairs()
         return TrainingPairs(tuple(text_of.values()), lambda epoch: pairs, relevant)
-    candidates = training_candidates(work, documents, ListOptions(depth=options.depth))
+    candidates = training_candidates(work, ListOptions(depth=options.depth))
     rows = [row for row, qid in enumerate(candidates.qids) if qid in text_of]
     candidates = candidates.take(np.array(rows, np.int64))
     relevant = RelevantDocuments.of(candidates.qids, split.qrels, documents, level)

@@ -18,7 +18,7 @@ from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measures
 from rankwell.inputs.reader import Reader
-from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.describe import describe
@@ -29,7 +29,7 @@ from rankwell.models.heads import add_lora, merged_copy, seeded, start_listwise_
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import Reranker
-from rankwell.training.data.candidates import DocidLookup, Selection, TrainingCandidates
+from rankwell.training.data.candidates import Selection, TrainingCandidates
 from rankwell.training.data.sampling import Lists, TrainingSet, draw
 from rankwell.training.first_stage import find_encoder
 from rankwell.training.loop.loop import CollapseGuard, Progress, train
@@ -99,14 +99,14 @@ def start_of(work: Work, stage: RecipeStage[ListOptions]) -> Path | None:
     return None
 
 
-def ranker_tokens(work: Work, ranker: RankerInTraining) -> TokenSource:
+def ranker_tokens(work: Work, ranker: RankerInTraining) -> StoredTokens:
     """The collection as the ranker's token ids."""
     return work.data.tokens(ranker.tokenizer, stems=ranker.config.template.markers)
 
 
-def training_candidates(work: Work, documents: DocidLookup, options: ListOptions | None = None) -> TrainingCandidates:
+def training_candidates(work: Work, options: ListOptions | None = None) -> TrainingCandidates:
     """The candidates that an earlier stage selected, or else the first stage's; those that ``options`` take."""
-    split, level = work.data.train, work.recipe.data.relevance
+    split, level, documents = work.data.train, work.recipe.data.relevance, work.data.collection.store
     options = options or ListOptions()
     if work.candidates is not None:
         selection = Selection(level, options.depth, options.found_only)
@@ -122,7 +122,7 @@ def train_ranker(
     folder: Path,
     ranker: RankerInTraining,
     candidates: TrainingCandidates,
-    documents: TokenSource,
+    documents: StoredTokens,
     lists: Callable[[int], Lists],
     validation: Validate | None,
     description: str,
@@ -192,7 +192,7 @@ def check_lists(work: Work, stage: RecipeStage[ListOptions]) -> None:
         parse_measures([options.best])
     start_of(work, stage)
     if work.candidates is None:
-        training_candidates(work, work.data.collection.store, options)
+        training_candidates(work, options)
 
 
 def check_ranker(work: Work, stage: RecipeStage[Any], *trained: str) -> None:
@@ -217,7 +217,7 @@ def fit(
 ) -> StageResult:
     """Train a ranker on lists of the training candidates."""
     options, documents = stage.options, ranker_tokens(work, ranker)
-    candidates = training_candidates(work, documents, options)
+    candidates = training_candidates(work, options)
     warn_of_missed(candidates)
     lists = partial(draw, candidates, options.plan(), work.seed)
     validation = ranking_validation(work, options, ranker)
