@@ -26,7 +26,7 @@ from rankwell.core.stopping import interruptible
 PACKAGE = Path(__file__).parents[1]
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "models"),
-    **dict.fromkeys(("accelerate", "tensorboard"), "train"),
+    "accelerate": "train",
     **dict.fromkeys(("onnx", "onnxruntime", "openvino"), "onnx"),
     "matplotlib": "plots",
     "ray": "scale",

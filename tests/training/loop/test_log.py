@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
-from rankwell.training.loop.log import EVENTS, METRICS, TrainingLog, is_training, plot_training, read_metrics
+from rankwell.training.loop.log import METRICS, TrainingLog, is_training, plot_training, read_metrics
 
 
 def train_row(step: int, loss: float = 1.0) -> dict[str, float | str | None]:
@@ -21,7 +21,7 @@ def train_row(step: int, loss: float = 1.0) -> dict[str, float | str | None]:
 
 
 def write_log(folder: Path, steps: int) -> list[dict[str, Any]]:
-    log = TrainingLog(folder, tensorboard=False)
+    log = TrainingLog(folder)
     for step in range(1, steps + 1):
         log.write(step, train_row(step, 1 / step))
         if step % 2 == 0:
@@ -32,7 +32,7 @@ def write_log(folder: Path, steps: int) -> list[dict[str, Any]]:
 
 class TestWriting:
     def test_a_line_is_on_disk_as_soon_as_it_is_written(self, tmp_path: Path) -> None:
-        log = TrainingLog(tmp_path / "new" / "run", tensorboard=False)
+        log = TrainingLog(tmp_path / "new" / "run")
         log.write(3, {"loss": 0.1 + 0.2, "learning_rate": 1e-7})
         (line,) = (tmp_path / "new" / "run" / METRICS).read_text().splitlines()
         row = json.loads(line)
@@ -40,13 +40,13 @@ class TestWriting:
         assert 0 <= row["seconds"] < 60
 
     def test_a_number_that_is_not_finite_is_null(self, tmp_path: Path) -> None:
-        log = TrainingLog(tmp_path, tensorboard=False)
+        log = TrainingLog(tmp_path)
         log.write(1, {"gradient_norm": float("inf"), "loss": float("nan"), "warning": "näher"})
         text = (tmp_path / METRICS).read_text(encoding="utf-8")
         assert '"gradient_norm": null, "loss": null, "warning": "näher"' in text
 
     def test_a_closed_log_takes_nothing(self, tmp_path: Path) -> None:
-        log = TrainingLog(tmp_path, tensorboard=False)
+        log = TrainingLog(tmp_path)
         log.close()
         with pytest.raises(ValueError, match="is closed"):
             log.write(1, {})
@@ -55,7 +55,7 @@ class TestWriting:
         program = f"""
 import os, signal
 from rankwell.training.loop.log import TrainingLog
-log = TrainingLog({str(tmp_path)!r}, tensorboard=False)
+log = TrainingLog({str(tmp_path)!r})
 for step in range(1, 6):
     log.write(step, {{"loss": 1.0}})
 os.kill(os.getpid(), signal.SIGKILL)
@@ -66,14 +66,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 
     @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the size of files")
     @pytest.mark.parametrize("limit", [0, 200])
-    @pytest.mark.parametrize("tensorboard", [False, True])
-    def test_a_full_disk_is_one_line(self, tmp_path: Path, limit: int, tensorboard: bool) -> None:
+    def test_a_full_disk_is_one_line(self, tmp_path: Path, limit: int) -> None:
         program = f"""
 import resource, signal
 from rankwell.core.errors import RankwellError
 from rankwell.training.loop.log import TrainingLog
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-log = TrainingLog({str(tmp_path)!r}, tensorboard={tensorboard})
+log = TrainingLog({str(tmp_path)!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 try:
     for step in range(1, 100):
@@ -92,7 +91,7 @@ class TestResuming:
     def test_later_lines_are_dropped_and_the_rest_stays_to_the_byte(self, tmp_path: Path) -> None:
         write_log(tmp_path, 10)
         lines = (tmp_path / METRICS).read_bytes().splitlines(keepends=True)
-        log = TrainingLog(tmp_path, tensorboard=False)
+        log = TrainingLog(tmp_path)
         log.resume_at(6)
         assert (tmp_path / METRICS).read_bytes() == b"".join(lines[:9])
         log.write(7, train_row(7, 1 / 7))
@@ -101,7 +100,7 @@ class TestResuming:
 
     def test_from_the_beginning_nothing_is_kept(self, tmp_path: Path) -> None:
         write_log(tmp_path, 4)
-        log = TrainingLog(tmp_path, tensorboard=False)
+        log = TrainingLog(tmp_path)
         log.resume_at(0)
         assert read_metrics(tmp_path) == []
 
@@ -115,7 +114,7 @@ class TestResuming:
             # Without its line end alone, the line is complete.
             kept = rows if cut == 1 else rows[:-1]
             assert read_metrics(tmp_path) == kept
-            log = TrainingLog(tmp_path, tensorboard=False)
+            log = TrainingLog(tmp_path)
             if resumes:
                 log.resume_at(3)
             log.write(4, train_row(4))
@@ -125,19 +124,19 @@ class TestResuming:
     def test_a_torn_character_is_a_torn_line(self, tmp_path: Path) -> None:
         (tmp_path / METRICS).write_bytes(b'{"step": 1, "loss": 2.0}\n{"step": 2, "note": "\xc3')
         assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.0}]
-        TrainingLog(tmp_path, tensorboard=False).close()
+        TrainingLog(tmp_path).close()
         assert (tmp_path / METRICS).read_bytes() == b'{"step": 1, "loss": 2.0}\n'
 
     def test_seconds_go_on(self, tmp_path: Path) -> None:
         write_log(tmp_path, 100)
-        log = TrainingLog(tmp_path, tensorboard=False)
+        log = TrainingLog(tmp_path)
         log.resume_at(50)
         log.write(51, {"loss": 1.0})
         assert 50 <= read_metrics(tmp_path)[-1]["seconds"] < 60
 
     def test_no_other_file_is_left(self, tmp_path: Path) -> None:
         write_log(tmp_path, 4)
-        TrainingLog(tmp_path, tensorboard=False).resume_at(2)
+        TrainingLog(tmp_path).resume_at(2)
         assert [path.name for path in tmp_path.iterdir()] == [METRICS]
 
 
@@ -156,37 +155,6 @@ class TestReading:
     def test_a_folder_without_a_log(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=f"{METRICS}: no such file"):
             read_metrics(tmp_path)
-
-
-class TestTensorBoard:
-    def test_events_are_written_and_later_ones_purged_on_resuming(self, tmp_path: Path) -> None:
-        pytest.importorskip("torch")
-        accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-        log = TrainingLog(tmp_path)
-        for step in (1, 2, 3):
-            log.write(step, {**train_row(step, float(step)), "warning": "not a number"})
-        log.write(3, {"RR@10": 0.5})
-        log.close()
-        log = TrainingLog(tmp_path)
-        log.resume_at(2)
-        log.write(3, train_row(3, 9.0))
-        log.close()
-        events = accumulator.EventAccumulator(str(tmp_path / EVENTS))
-        events.Reload()
-        assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 1.0), (2, 2.0), (3, 9.0)]
-        assert "validation/RR@10" in events.Tags()["scalars"]
-        assert not any("warning" in tag for tag in events.Tags()["scalars"])
-
-    def test_without_the_package_the_log_is_written_in_silence(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
-        log = TrainingLog(tmp_path)
-        log.write(1, {"loss": 1.0})
-        log.write(2, {"loss": 1.0})
-        log.close()
-        assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
-        assert not (tmp_path / EVENTS).exists()
 
 
 class TestDrawing:

@@ -1,4 +1,4 @@
-"""The training log: ``metrics.jsonl``, one object a line, and TensorBoard's events where that package is there.
+"""The training log: ``metrics.jsonl``, one object a line.
 
 A line of training has a ``learning_rate``, a line without one holds validation figures. What is logged of a step
 should be written before the state that training resumes from, since :meth:`TrainingLog.resume_at` keeps what is at or
@@ -21,31 +21,26 @@ from rankwell.plots.curves import draw_training
 from rankwell.plots.pictures import check_picture
 
 METRICS = "metrics.jsonl"
-EVENTS = "tensorboard"
 Row = dict[str, Any]
 
 
 class TrainingLog:
     """Appends to the log of a training folder; every line is handed to the system at once, so a kill loses none.
 
-    A line also gets ``seconds``, the time spent so far in all sittings. A number that is not finite becomes null.
+    A line also gets ``seconds``, the time spent so far over all runs. A number that is not finite becomes null.
     """
 
-    def __init__(self, folder: str | Path, *, tensorboard: bool = True):
+    def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         self.path = self.folder / METRICS
-        self._tensorboard = tensorboard
         self._file: io.FileIO | None = None
-        self._events: _Events | None = None
-        self._purge: int | None = None
         with disk_errors(self.path):
             self.folder.mkdir(parents=True, exist_ok=True)
         self._open(read_metrics(folder) if self.path.exists() else [])
 
     def resume_at(self, step: int) -> None:
-        """Go on after ``step``: lines of later steps are dropped, and hidden in TensorBoard."""
+        """Go on after ``step``: lines of later steps are dropped."""
         self.close()
-        self._purge = step + 1
         self._open([row for row in read_metrics(self.folder) if row["step"] <= step])
 
     def write(self, step: int, values: Mapping[str, float | str | None]) -> None:
@@ -56,30 +51,15 @@ class TrainingLog:
         row.setdefault("seconds", round(self._before + time.monotonic() - self._began, 3))
         row = {name: None if _is_broken(value) else value for name, value in row.items()}
         _append(self._file, self.path, json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-        if self._tensorboard:
-            self._write_events(step, row)
 
     def close(self) -> None:
         """Close the files."""
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._events is not None:
-            self._events.close()
-            self._events = None
-
-    def _write_events(self, step: int, row: Row) -> None:
-        if self._events is None:
-            # Not before there is something to write: every writer leaves a file.
-            self._events = _open_events(self.folder / EVENTS, self._purge)
-            self._tensorboard = self._events is not None
-        part = "train" if is_training(row) else "validation"
-        values = {f"{part}/{name}": row[name] for name in row if name != "step" and isinstance(row[name], int | float)}
-        if self._events is not None:
-            self._events.write(step, values)
 
     def _open(self, rows: list[Row]) -> None:
-        """Begin with these rows, which are all that the file will hold; a torn line is none of them."""
+        """Begin with these rows, which are all that the file will hold; incomplete lines are dropped."""
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         if not self.path.exists() or self.path.read_text(encoding="utf-8", errors="replace") != text:
             with atomic_text(self.path) as file:
@@ -88,37 +68,6 @@ class TrainingLog:
         self._began = time.monotonic()
         with disk_errors(self.path):
             self._file = self.path.open("ab", buffering=0)
-
-
-class _Events:
-    """Writes TensorBoard's events. TensorBoard's own writer has a thread, which prints a traceback on a full disk."""
-
-    def __init__(self, folder: Path):
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        self._event, self._record = Event, RecordWriter
-        self.path = folder / f"events.out.tfevents.{time.time_ns()}"
-        with disk_errors(self.path):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab", buffering=0)
-        self._add(file_version="brain.Event:2")
-
-    def purge(self, step: int) -> None:
-        """Hide what earlier files have of this and later steps."""
-        self._add(step=step, session_log={"status": 1})  # START
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the values of a step."""
-        self._add(step=step, summary={"value": [{"tag": tag, "simple_value": values[tag]} for tag in values]})
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _add(self, **fields: Any) -> None:
-        record = io.BytesIO()
-        self._record(record).write(self._event(wall_time=time.time(), **fields).SerializeToString())
-        _append(self._file, self.path, record.getvalue())
 
 
 def read_metrics(folder: str | Path) -> list[Row]:
@@ -174,17 +123,6 @@ def _curves(rows: list[Row], only: str | None = None) -> dict[str, tuple[list[in
 
 def _is_broken(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
-
-
-def _open_events(folder: Path, purge: int | None) -> _Events | None:
-    """None if TensorBoard is not installed: the log itself has everything."""
-    try:
-        events = _Events(folder)
-    except ImportError:
-        return None
-    if purge is not None:
-        events.purge(purge)
-    return events
 
 
 def _append(file: io.FileIO, path: Path, data: bytes) -> None:

@@ -245,8 +245,8 @@ def train(
 ) -> Progress:
     """Train ``model`` in ``folder``, continuing what is there; leaves ``folder/model``, the best or the last.
 
-    The folder also has ``metrics.jsonl`` and TensorBoard's events; ``last-STEP`` to continue from, and ``last`` as the
-    weights, or their running mean, stood at the end.
+    The folder also has ``metrics.jsonl``; ``last-STEP`` to continue from, and ``last`` as the weights, or their running
+    mean, stood at the end.
     """
     run = _Run(model, task, options, folder, save, seed, device, rule, validate, guard or CollapseGuard(), description)
     return run.go()
