@@ -151,7 +151,7 @@ def test_vectors_of_other_encoders_are_left_behind(
         (lambda folder: (folder / "system.json").unlink(), "not a system (it has no system.json)"),
         (lambda folder: (folder / "system.json").write_text("[]"), "expected an object"),
         (lambda folder: (folder / "system.json").write_text("{}"), "not the description of a system"),
-        (lambda folder: edit(folder, version=3), "a system of version 3; this rankwell reads versions 1 to 2"),
+        (lambda folder: edit(folder, version=3), "a system of version 3; this rankwell reads version 2"),
         (lambda folder: edit(folder, depth="deep"), "its depth is missing or wrong"),
         (lambda folder: edit(folder, shares={"model": 3.0}), "expected numbers of at least 0 that sum to 1"),
         (lambda folder: edit(folder, shares={"love": 1.0}), "not the description of a system"),
@@ -244,20 +244,6 @@ def test_a_changed_setting_of_the_same_size_is_found_when_a_system_is_opened(
     path.write_text(path.read_text().replace("1", "2", 1))
     with pytest.raises(InputError, match=rf"{name}: damaged: block 1 of 1"):
         System.open(tmp_path / "copy")
-
-
-def test_a_system_of_version_1_has_digests_and_opens(hybrid: FirstStage, tmp_path: Path) -> None:
-    system = System(hybrid).save(tmp_path / "system")
-    folder = shutil.copytree(tmp_path / "system", tmp_path / "old")
-    (folder / "checksums").unlink()
-    parts = json.loads((folder / "system.json").read_text())["parts"]
-    del parts["checksums"]
-    edit(folder, version=1, parts={name: {**part, "digest": "0" * 24} for name, part in parts.items()})
-    old = System.open(folder)
-    assert old.search(QUERIES, k=5) == system.search(QUERIES, k=5)
-    assert old.check().without == 1  # first-stage.json
-    old.add([Document("new", "bee honey")])
-    assert len(System.open(folder)) == 61
 
 
 def test_nothing_is_left_of_a_system_that_did_not_fit_on_the_disk(

@@ -204,16 +204,12 @@ def read_settings(texts: Sequence[str] | None, kinds: Mapping[str, Any]) -> dict
 # Options that need another option, or exclude one
 
 
-def needs(
-    context: typer.Context, table: Mapping[str, str | tuple[str, ...]], present: Mapping[str, object] | None = None
-) -> None:
+def needs(context: typer.Context, table: Mapping[str, str | tuple[str, ...]]) -> None:
     """Raise if an option was given without the option, or one of the options, that ``table`` says it needs.
 
-    Options are named as the command's parameters: ``{"stride": "windows", "normalise": ("fuse", "blend")}``. A need
-    that is more than a parameter (``"weights MODEL"``) has its value in ``present``.
+    Options are named as the command's parameters: ``{"stride": "windows", "normalise": ("fuse", "blend")}``.
     """
-    values = {**context.params, **(present or {})}
-    flags = _flags(context)
+    values, flags = context.params, _flags(context)
     for option, needed in table.items():
         names = (needed,) if isinstance(needed, str) else needed
         if _is_given(context, option) and all(values[name] is None or values[name] is False for name in names):

@@ -44,7 +44,7 @@ svg text { fill: var(--ink) } svg .dim { fill: var(--dim) } svg .grid { stroke: 
 svg .kept { fill: var(--good); stroke: var(--good) } svg .left { fill: var(--dim); stroke: var(--dim) }
 svg .gain { fill: var(--good) } svg .loss { fill: var(--bad) }
 .w, .n { border-radius: .2em; padding: .05em .1em } .n { background: #ffe3a8; color: #222 }
-.q { color: var(--dim); font-style: italic } .bar { display: inline-block; height: .8em; background: #1f77b4 }
+.q { color: var(--dim); font-style: italic }
 .row { display: grid; grid-template-columns: 3fr 2fr; gap: 2em } .row ul { margin: 0; padding-left: 1.2em }
 """
 """The style of every page, light and dark; pictures within a page take their colours from it."""

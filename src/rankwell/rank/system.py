@@ -50,8 +50,7 @@ from rankwell.retrieve.index import Index
 if TYPE_CHECKING:
     from rankwell.rank.dense import DenseRanker
 
-VERSIONS = (1, 2)
-"""Those that can be read; the last one is written. Version 1 has no checksums of the files in its root."""
+VERSION = 2
 DEPTH = 100
 SMALL = 1 << 16
 """Files of up to this many bytes, such as descriptions, are compared with their checksums when a system is opened."""
@@ -130,8 +129,10 @@ class System:
         record = _read(folder)
         for name, part in record["parts"].items():
             _check_size(folder, name, part)
-        if (table := read_checksums(folder / TABLE)) is not None:
-            table[FIRST_STAGE].check_file(folder / FIRST_STAGE)
+        table = read_checksums(folder / TABLE) or {}
+        if FIRST_STAGE not in table:
+            raise InputError(folder / TABLE, None, f"has no checksums of {FIRST_STAGE}; copy the system again")
+        table[FIRST_STAGE].check_file(folder / FIRST_STAGE)
         for name in (ENCODER, RANKER):  # an index checks itself
             verify_folder(folder / name, largest=SMALL)
         try:
@@ -270,7 +271,7 @@ class System:
         tables = [name for name in parts if Path(name).name.startswith(TABLE)]
         manifest = Manifest("system", settings, {name: file_digest(folder / name) for name in tables})
         made = {key: value for key, value in manifest.as_dict().items() if key not in ("config", "data")}
-        record = {"format": _FORMAT, "version": VERSIONS[-1], **settings, "card": dict(card)}
+        record = {"format": _FORMAT, "version": VERSION, **settings, "card": dict(card)}
         write_sealed(folder / SYSTEM, {**record, "manifest": made, "parts": parts})
 
     def describe(self) -> str:
@@ -373,8 +374,8 @@ def _read(folder: Path) -> dict[str, Any]:
         raise folder_error(folder, f"not a system (it has no {SYSTEM})", make) from None
     if record.get("format") != _FORMAT:
         raise InputError(path, None, "not the description of a system")
-    if (version := record.get("version")) not in VERSIONS:
-        problem = f"a system of version {version}; this rankwell reads versions 1 to {VERSIONS[-1]}: fit it again"
+    if (version := record.get("version")) != VERSION:
+        problem = f"a system of version {version}; this rankwell reads version {VERSION}: fit it again"
         raise InputError(path, None, problem)
     check_seal(path, record)
     expected = {"ranker": str | None, "depth": int, "shares": dict | None, "card": dict, "parts": dict}

@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
-
 from rankwell.papers.deepct.page import (
     WeighedText,
-    _binned,
     fragments,
     write_terms_page,
 )
@@ -27,7 +24,7 @@ def test_every_word_has_the_weight_of_its_stem_and_the_text_is_whole() -> None:
 
 
 def test_a_page_loads_nothing_and_spells_out_what_the_text_has(tmp_path: Path) -> None:
-    write_terms_page([PASSAGE], tmp_path / "page.html", title="a & b", counts={"DeepCT": np.array([0, 5, 3])})
+    write_terms_page([PASSAGE], tmp_path / "page.html", title="a & b")
     page = (tmp_path / "page.html").read_text()
     assert "&lt;" in page
     assert "<b>" not in page
@@ -37,13 +34,3 @@ def test_a_page_loads_nothing_and_spells_out_what_the_text_has(tmp_path: Path) -
     assert found == {"Bees": "40", "honey": "93", "bee": "40", "flies": "2.5"}
     shades = {word: float(a) for a, word in re.findall(r"rgba\(31, 119, 180, ([\d.]+)\)[^>]*>([^<]+)<", page)}
     assert shades == {"Bees": 0.43, "honey": 1.0, "bee": 0.43, "flies": 0.03}
-    assert "62.5%" in page  # five of eight terms have a term frequency of 1
-
-
-def test_bins_hold_every_term_once() -> None:
-    counts = np.arange(118)
-    edges, heights = _binned(counts)
-    assert edges[0] == 1
-    assert heights.sum() == counts[1:].sum()
-    assert heights[0] == counts[edges[0] : edges[1]].sum()
-    assert _binned(np.array([0]))[1].tolist() == [0]

@@ -45,15 +45,6 @@ def weigh(
     scaling: Annotated[
         str, typer.Option("--scaling", help="Scale of the weights: linear, or root, which raises small ones.")
     ] = "linear",
-    show: Annotated[
-        Path | None,
-        typer.Option(
-            "--show",
-            metavar="PAGE.html",
-            callback=output_file,
-            help="Write a page of the first passages, words shaded by weight.",
-        ),
-    ] = None,
     device: Device = None,
     ray: RayOption = None,
     workers: WorkersOption = 0,
@@ -79,7 +70,6 @@ def weigh(
     begin = time.monotonic()
     device = device if cluster is None else device or "cpu"
     columns = Columns(id_field, text_field, title_field)
-    count = weigh_collection(
-        collection, model, out, WeightOptions(scaling), show=show, device=device, columns=columns, workers=cluster
-    )
+    options = WeightOptions(scaling)
+    count = weigh_collection(collection, model, out, options, device=device, columns=columns, workers=cluster)
     print(f"{out}: {count:,} passages, {time.monotonic() - begin:.1f} s")

@@ -1,7 +1,4 @@
-"""Term weights: the words of passages shaded by weight, and the distribution of term frequencies.
-
-Pages are self-contained HTML files.
-"""
+"""Term weights as a page: the words of passages shaded by weight."""
 
 from __future__ import annotations
 
@@ -10,14 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rankwell.corpus.analyser import Analyzer
-from rankwell.plots.pictures import table, words_and_gaps, write_page
+from rankwell.plots.pictures import words_and_gaps, write_page
 
 SHADE = (31, 119, 180)
-BINS = 20
 
 
 @dataclass(frozen=True)
@@ -46,19 +39,11 @@ def fragments(passage: WeighedText) -> list[tuple[str, float | None]]:
     return [(text, None if word is None else by_term.get(word.term or "", 0.0)) for text, word in parts]
 
 
-def write_terms_page(
-    passages: Sequence[WeighedText],
-    path: str | Path,
-    *,
-    title: str = "Term weights",
-    counts: Mapping[str, NDArray[np.integer]] | None = None,
-) -> None:
-    """Write a page of passages, heavier words shaded darker; ``counts`` adds histograms of term frequencies."""
+def write_terms_page(passages: Sequence[WeighedText], path: str | Path, *, title: str = "Term weights") -> None:
+    """Write a page of passages, heavier words shaded darker."""
     body = [
         "<p class=q>The darker a word, the higher its term frequency in the index; point at it to read the number.</p>"
     ]
-    for name, numbers in (counts or {}).items():
-        body += [f"<h2>{html.escape(name)}: terms by term frequency</h2>", _bars(numbers)]
     for passage in passages:
         highest = max([*map(float, passage.weights.values()), 1.0])
         body.append(f"<h2>{html.escape(passage.docid)}</h2>")
@@ -75,24 +60,3 @@ def _span(text: str, weight: float | None, highest: float) -> str:
     red, green, blue = SHADE
     style = f"background: rgba({red}, {green}, {blue}, {depth:.2f}){ink}"
     return f'<span class=w style="{style}" title="{weight:g}">{html.escape(text)}</span>'
-
-
-def _bars(counts: NDArray[np.integer]) -> str:
-    edges, heights = _binned(counts)
-    most, total = max(1, int(heights.max())), max(1, int(heights.sum()))
-    rows = [
-        f"<tr><td>{low}–{high - 1}</td><td>{height:,}</td><td>{height / total:.1%}</td>"
-        f'<td><span class=bar style="width: {20 * height / most:.2f}em"></span></td></tr>'
-        for low, high, height in zip(edges[:-1].tolist(), edges[1:].tolist(), heights.tolist(), strict=True)
-    ]
-    return table((), rows)
-
-
-def _binned(counts: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bin ``counts[tf]`` into equal widths from 1 on: the bins' edges, and the number of terms in each."""
-    highest = max(1, len(counts) - 1)
-    width = -(-highest // BINS)
-    edges = np.arange(1, highest + width + 1, width)
-    padded = np.zeros(int(edges[-1]), np.int64)
-    padded[: len(counts)] = counts[: int(edges[-1])]
-    return edges, np.add.reduceat(padded, edges[:-1])

@@ -35,7 +35,6 @@ from rankwell.papers.deepct.weighing import (
     WeightOptions,
     lay_out_passages,
     read_shards,
-    tf_counts,
     weigh_texts,
 )
 from rankwell.retrieve.index import Index
@@ -190,12 +189,14 @@ def run(work: Work, stage: RecipeStage[DeepctOptions], folder: Path) -> StageRes
     figures = {**outcome.figures(), "passages with queries": len(recall), "max_length": options.max_length}
     if todo == len(shards):
         figures["passages weighed per second"] = round(len(store) / max(seconds, 1e-9), 1)
-    counts = tf_counts(shards)
+    terms = total = 0.0
+    for document in read_shards(shards):
+        terms, total = terms + len(document.weights), total + sum(document.weights.values())
     figures |= tune_first_stage(work, _index(work, folder, shards), tune_queries, options, folder)
-    figures["terms of a passage"] = round(float(counts.sum() / len(store)), 2)
-    figures["mean term frequency"] = round(float(np.arange(len(counts)) @ counts / max(1, counts.sum())), 2)
+    figures["terms of a passage"] = round(terms / len(store), 2)
+    figures["mean term frequency"] = round(total / max(1, terms), 2)
     weigher = TermWeigher.from_pretrained(folder / "model", device=device)
-    _show(work, tune_queries, weigher, scaling, folder, counts)
+    _show(work, tune_queries, weigher, scaling, folder)
     return StageResult(first_stage=folder, figures=figures)
 
 
@@ -206,14 +207,7 @@ def _index(work: Work, folder: Path, shards: Shards) -> Index:
     return Index.build(iter(work.data.collection.store), folder / INDEX, weights=read_shards(shards), store=False)
 
 
-def _show(
-    work: Work,
-    queries: tuple[Query, ...],
-    weigher: TermWeigher,
-    options: WeightOptions,
-    folder: Path,
-    counts: NDArray[np.int64],
-) -> None:
+def _show(work: Work, queries: tuple[Query, ...], weigher: TermWeigher, options: WeightOptions, folder: Path) -> None:
     """Write a page of passages that answer the held-out queries."""
     questions = questions_of(work, queries)
     texts = work.data.collection.store.texts(list(questions))
@@ -221,7 +215,7 @@ def _show(
         WeighedText(docid, text, weights, questions[docid])
         for docid, text, weights in zip(questions, texts, weigh_texts(weigher, texts, options), strict=True)
     ]
-    write_terms_page(passages, folder / "terms.html", counts={"DeepCT": counts})
+    write_terms_page(passages, folder / "terms.html")
 
 
 STAGES.register("deepct")(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +28,6 @@ from rankwell.corpus.formats import read_weights
 from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import TermWeights
-from rankwell.corpus.sources import resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.pieces import Pieces
@@ -41,7 +39,6 @@ from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.papers.deepct.model import TokenWeightModel, load_token_weights
-from rankwell.papers.deepct.page import WeighedText, write_terms_page
 from rankwell.rank.requests import check_output, enrich
 
 STEM_BITS = 31
@@ -128,8 +125,6 @@ class StemWords:
 
 MAX_LENGTH = 256
 SHARD_SIZE = 4096
-SHOWN = 20
-"""The number of passages on the page that ``--show`` writes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,24 +333,12 @@ def read_shards(shards: Shards) -> Iterator[TermWeights]:
         yield from read_weights(path)
 
 
-def tf_counts(shards: Shards) -> Rows:
-    """How many terms have each term frequency, from 0 on."""
-    counts = np.zeros(1, np.int64)
-    for path in shards.paths():
-        frequencies = (tf for document in read_weights(path) for tf in document.weights.values())
-        here = np.bincount(np.fromiter(frequencies, np.int64), minlength=len(counts))
-        here[: len(counts)] += counts
-        counts = here
-    return counts
-
-
 def weigh_collection(
     collection: str,
     model: Path,
     out: Path,
     options: WeightOptions,
     *,
-    show: Path | None = None,
     device: str | None = None,
     shard_size: int = SHARD_SIZE,
     columns: Columns | None = None,
@@ -363,17 +346,10 @@ def weigh_collection(
 ) -> int:
     """``rankwell weigh COLLECTION``: write a file of term weights and return the number of passages.
 
-    ``show`` is a page of the first passages with their words shaded by weight. ``columns`` are the fields of the
-    collection, if it is a file.
+    ``columns`` are the fields of the collection, if it is a file.
     """
     check_output(out, device, workers)
     model = find_weigher(model).absolute()
-    if show is not None:
-        shown = list(islice(resolve_documents(collection, columns), SHOWN))
-        weigher = TermWeigher.from_pretrained(model, device=device if workers is None else "cpu")
-        vectors = weigh_texts(weigher, [document.contents for document in shown], options)
-        passages = [WeighedText(d.docid, d.contents, weights) for d, weights in zip(shown, vectors, strict=True)]
-        write_terms_page(passages, show, title=f"Term weights of {collection}")
     return enrich(
         collection,
         columns,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -68,7 +67,6 @@ def expand(
             help="Also write the queries as training data: split `generated`.",
         ),
     ] = None,
-    show: Annotated[int, typer.Option("--show", help="Print this many passages with their queries.")] = 0,
     device: Device = None,
     budget: Annotated[
         int | None, typer.Option("--budget", help="Tokens read at a time; fewer need less memory.")
@@ -133,7 +131,3 @@ def expand(
     if queries is not None:
         splits = write_generated(list(read_expansions(out)), queries)
         print("\n".join(f"{queries}: {count:,} queries in the split {split}" for split, count in splits.items()))
-    pairs = zip(resolve_documents(collection, columns), read_expansions(out), strict=False)
-    for document, expansion in islice(pairs, show):
-        print(f"\n{document.docid}: {document.contents}")
-        print("\n".join(f"  - {query}" for query in expansion.queries))
