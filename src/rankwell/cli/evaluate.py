@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankwell.cli.options import IgnoreIdentical, output_file
+from rankwell.cli.options import output_file
 
 
 def evaluate(
@@ -22,7 +22,10 @@ def evaluate(
     rel: Annotated[
         int | None, typer.Option(min=0, help="Lowest relevant grade, for measures that do not state one.")
     ] = None,
-    ignore_identical_ids: IgnoreIdentical = False,
+    ignore_identical_ids: Annotated[
+        bool,
+        typer.Option("--ignore-identical-ids", help="Leave out documents with the query's own id, as BEIR does."),
+    ] = False,
     average: Annotated[
         Literal["qrels", "both"], typer.Option(help="Average over all judged queries, or those that also have results.")
     ] = "qrels",

@@ -89,7 +89,6 @@ COMMANDS: Registry[Callable[..., None]] = Registry("command")
 
 Backend = Literal["torch", "onnx", "openvino"]
 
-IndexArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder made by `rankwell index`.")]
 RunOut = Annotated[
     Path | None,
     typer.Option(
@@ -117,13 +116,6 @@ TitleField = Annotated[
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="One of the settings listed above. May be repeated."),
-]
-IgnoreIdentical = Annotated[
-    bool,
-    typer.Option(
-        "--ignore-identical-ids",
-        help="Leave out documents that have the id of the query, as BEIR does.",
-    ),
 ]
 
 Model = Annotated[

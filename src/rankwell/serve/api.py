@@ -9,14 +9,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
@@ -49,7 +48,6 @@ from rankwell.serve.service import Service
 from rankwell.serve.tracing import trace
 
 PAGE = Path(__file__).parent / "page"
-Shape = TypeVar("Shape", bound=BaseModel)
 Work = Callable[[Any, float, Answer], Coroutine[Any, Any, Any]]
 
 
