@@ -18,10 +18,8 @@ def command(
     fuse: Annotated[float | None, typer.Option("--fuse")] = None,
     blend: Annotated[float | None, typer.Option("--blend")] = None,
     min_max: Annotated[bool, typer.Option("--min-max")] = False,
-    store: Annotated[bool, typer.Option("--store/--no-store")] = True,
 ) -> None:
     needs(context, {"stride": "windows", "min_max": ("fuse", "blend")})
-    needs(context, {"blend": "fuse LISTS"}, {"fuse LISTS": store})
     if windows == "none":
         excludes(context, "--windows none", "fuse", "min_max")
 
@@ -45,7 +43,6 @@ def test_defaults_and_satisfied_needs_pass(arguments: list[str]) -> None:
     [
         (["--stride", "10"], "^--stride needs --windows$"),
         (["--min-max"], "^--min-max needs --fuse or --blend$"),
-        (["--blend", "1", "--no-store"], "^--blend needs --fuse LISTS$"),
         (["--windows", "none", "--blend", "1", "--min-max"], "^--min-max does not go with --windows none$"),
     ],
 )
