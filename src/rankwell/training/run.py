@@ -111,11 +111,14 @@ def run_recipe(
     resume: bool = False,
     say: Say = lambda line: None,
 ) -> Trained:
-    """Run ``recipe`` in ``out``; finished stages are not run again. Recipes with one ``pool`` share stages."""
+    """Run ``recipe`` in ``out``; finished stages are not run again. Recipes with one ``pool`` share stages.
+
+    If another process is working in ``out``, raise or, with a ``pool``, wait for it.
+    """
     claim(out, recipe, resume=resume)
     if process_number() > 0:
         return _run(recipe, out, pool or out, device, say)
-    with lock(out, wait=False):
+    with lock(out, wait=pool is not None):
         # In a pool, others may be writing; so may the other processes of this run.
         remove_leftovers(out, below=pool is None and process_count() == 1)
         remove_leftovers(out / "data")
