@@ -1,8 +1,8 @@
 """Candidates: for each training query the documents it may be trained on, and what is known of each.
 
 They are made from judgments and a run. Relevant documents are those judged so, with or without those that the run
-missed; non-relevant ones are what the run found and nobody judged relevant. All columns are flat arrays, so that millions of
-candidates are built, sampled and filtered without a loop over them.
+missed; non-relevant ones are what the run found and nobody judged relevant. All columns are flat arrays, so that
+millions of candidates are built, sampled and filtered without a loop over them.
 """
 
 from __future__ import annotations
