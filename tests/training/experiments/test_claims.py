@@ -104,11 +104,8 @@ def test_a_suite_makes_its_start_its_columns_and_its_verdicts(suite: Path, tmp_p
     assert [row[0] for row in rows[1:]] == ["lists", "re-ranking"]
     assert {row[column] for row in rows[1:] for column in (5, 8)} <= {"reproduced", "not reproduced", "open"}
     # The kept values give the same table.
-    values = read_values(out / "values.dev.RR-10.csv.gz")
-    again = {
-        (column, "dev"): {name.removesuffix(f", {column}"): values[name] for name in values if name.endswith(column)}
-        for column in experiment.columns
-    }
+    files = {column: f"values.dev-{column.replace(' ', '-')}.RR-10.csv.gz" for column in experiment.columns}
+    again = {(column, "dev"): read_values(out / name) for column, name in files.items()}
     table = claims_table(experiment.suite.claims, list(experiment.columns), again)
     assert [cell.text for row in table.rows for cell in row] == [
         cell.text for row in (outcome.claims.rows if outcome.claims else ()) for cell in row

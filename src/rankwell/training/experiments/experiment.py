@@ -487,11 +487,11 @@ class _Scoreboard:
             f"{label_of(DEV, column)}: all variants rank the candidates of {name}"
             for column, name in _sources(experiment).items()
         ]
-        places = {claim.data for claim in suite.claims}
+        first = str(self.measures[0])
         values = {
-            (column, place): rows
-            for place in places
-            for column, rows in self._rows(place, str(self.measures[0])).items()
+            (column, place): self._rows(label_of(place, column), first)
+            for place in {claim.data for claim in suite.claims}
+            for column in experiment.columns
         }
         claims = claims_table(suite.claims, list(experiment.columns), values) if suite.claims else None
         outcome = ExperimentTables(compared, self.failures, notes, claims)
@@ -503,24 +503,19 @@ class _Scoreboard:
         self.written = time.monotonic()
         return outcome
 
-    def _rows(self, place: str, measure: str) -> dict[str, dict[str, dict[int, Values]]]:
-        """By column, row and seed, the values of a measure on the queries of a place."""
+    def _rows(self, label: str, measure: str) -> dict[str, dict[int, Values]]:
+        """By row and seed, the values of a measure on the queries of a place in a column."""
         return {
-            column: {
-                name: {seed: evaluation.per_query[measure] for seed, evaluation in by_seed.items()}
-                for name, by_seed in self.measured[label_of(place, column)].items()
-            }
-            for column in self.experiment.columns
+            name: {seed: evaluation.per_query[measure] for seed, evaluation in by_seed.items()}
+            for name, by_seed in self.measured[label].items()
         }
 
     def _write_values(self) -> None:
         """``values.PLACE.MEASURE.csv.gz``: each query's value of each training."""
-        first = next(iter(self.experiment.columns))
-        for place, measure in product((DEV, *self.experiment.suite.evaluate_on), map(str, self.measures)):
-            columns = self._rows(place, measure)
-            rows = {label_of(name, column): values for column in columns for name, values in columns[column].items()}
-            qids = self.measured[label_of(place, first)][FIRST_STAGE][0].qids
-            write_values(self.out / f"values.{file_name(place)}.{file_name(measure)}.csv.gz", qids, rows)
+        for label, measure in product(self.measured, map(str, self.measures)):
+            qids = self.measured[label][FIRST_STAGE][0].qids
+            path = self.out / f"values.{file_name(label)}.{file_name(measure)}.csv.gz"
+            write_values(path, qids, self._rows(label, measure))
 
     def _draw(self, outcome: ExperimentTables, measured: Mapping[str, Measured]) -> None:
         axis = self.experiment.suite.axis
