@@ -180,11 +180,11 @@ def _draw_curve(folder: Path, stage: str) -> None:
 
 
 def plan_recipe(
-    recipe: Recipe, pool: Path, *, device: str | None = None, prepared: Prepared | None = None
+    recipe: Recipe, pool: Path, *, device: str | None = None, prepared: Prepared | None = None, checked: bool = True
 ) -> tuple[Work, list[PlannedStage]]:
     """Check recipe, data and model; returns the inputs of the first stage, and all stages. Trains nothing.
 
-    With ``prepared``, the data is not read again.
+    With ``prepared``, the data is not read again. Unless ``checked``, the stages' own checks are left out.
     """
     measures_of(recipe)
     start, kinds = check_start(recipe), stage_kinds()
@@ -198,7 +198,7 @@ def plan_recipe(
     plan = plan_stages(recipe, parts_of(recipe, model_digest(start), data))
     for planned in plan:
         check = kinds[planned.stage.kind].check
-        if check is not None and read_finished(stage_folder(pool, planned)) is None:
+        if checked and check is not None and read_finished(stage_folder(pool, planned)) is None:
             check(work, planned.stage)
     return work, plan
 

@@ -387,11 +387,11 @@ def _check_candidates(experiment: Experiment) -> None:
 
 
 def _plan(
-    recipe: Recipe, pool: Path, prepared: dict[str, Prepared | None], device: str | None = None
+    recipe: Recipe, pool: Path, prepared: dict[str, Prepared | None], device: str | None = None, checked: bool = True
 ) -> list[PlannedStage]:
     """The stages of a recipe. Its data is read once for all recipes that have the same: ``prepared`` keeps it."""
     key = f"{recipe.data.model_dump_json()} {recipe.first_stage.model_dump_json()} {recipe.model.template}"
-    work, plan = plan_recipe(recipe, pool, device=device, prepared=prepared.get(key))
+    work, plan = plan_recipe(recipe, pool, device=device, prepared=prepared.get(key), checked=checked)
     prepared[key] = work.prepared
     return plan
 
@@ -409,7 +409,8 @@ def _results(
     waiting, by_name = [], {str(unit): unit for unit in units}
     for unit in units:
         try:
-            stages = tuple(planned.key for planned in _plan(unit.recipe, out, prepared, device))
+            # Each job checks its own stages: to check all of them here would leave the device idle for minutes.
+            stages = tuple(planned.key for planned in _plan(unit.recipe, out, prepared, device, checked=False))
         except RankwellError as error:
             yield unit, VariantResult({}, str(error))
             continue
