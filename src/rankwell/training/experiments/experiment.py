@@ -25,7 +25,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from rankwell import sample
 from rankwell.core.arrays import Values
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.corpus.datasets import IRDS_PREFIXES
@@ -59,7 +58,7 @@ from rankwell.training.experiments.variants import (
     with_candidates,
 )
 from rankwell.training.recipe import Recipe
-from rankwell.training.recipe_files import find_recipe
+from rankwell.training.recipe_files import SAMPLE_FOLDER, find_recipe
 from rankwell.training.recipe_reader import Override, build_recipe, problem_of, read_yaml, value_at
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
 from rankwell.training.run import Say, plan_recipe, run_recipe
@@ -224,9 +223,9 @@ def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experimen
         columns[column] = {name: _seeds(path, suite, way, name, column, settings) for name in way.variants}
         if suite.axis is not None:
             _axis_values(columns[column], suite.axis, path)
-    known = {FIRST_STAGE, *(name for recipes in columns.values() for name in recipes)}
+    rows = {FIRST_STAGE, *(name for recipes in columns.values() for name in recipes)}
     for claim in suite.claims:
-        if unknown := {claim.row, claim.against} - known or {claim.data} - {DEV, *suite.evaluate_on}:
+        if unknown := {claim.row, claim.against} - rows or {claim.data} - {DEV, *suite.evaluate_on}:
             raise InputError(path, None, f"claims: nothing is called {unknown.pop()!r}")
     labels = [label_of(name, column) for column, recipes in columns.items() for name in recipes]
     folders = [file_name(label) for label in labels]
@@ -290,7 +289,7 @@ def _is_of(option: str, stages: Iterable[str]) -> bool:
 def _anchored(other: EvaluateOnOptions, base: Path) -> EvaluateOnOptions:
     """The options with absolute paths in place of those relative to ``base``."""
     if other.folder == SAMPLE:
-        other = other.model_copy(update={"folder": str(sample.FOLDER)})
+        other = other.model_copy(update={"folder": str(SAMPLE_FOLDER)})
     files = {"folder": other.folder, "run": other.run}
     paths = {name: file for name, file in files.items() if file is not None and not file.startswith(IRDS_PREFIXES)}
     return other.model_copy(update={name: os.path.abspath(base / path) for name, path in paths.items()})
