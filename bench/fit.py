@@ -19,18 +19,21 @@ import argparse
 import csv
 import gzip
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness import ROOT, make_parser, write_json
-from papers.training import Source, set_aside
 from rankwell.core.arrays import Values
-from rankwell.corpus.records import Qrels, Run
+from rankwell.core.files import atomic_folder
+from rankwell.corpus.datasets import FolderDataset
+from rankwell.corpus.formats import write_qrels, write_queries, write_types
+from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.evaluation.significance import bootstrap_interval, paired_t_test
 from rankwell.models.checkpoints.names import BACKBONE
@@ -119,7 +122,48 @@ COLUMNS = {"fit": "small", "encoder": "small", "final": "fit", "try-b1024-e10": 
 """Arms whose columns have another name."""
 
 
+CHOICE_SEED = 20261116
+
+
 # Training
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set, the splits to train on and to report, and how BM25 finds its candidates."""
+
+    folder: Path
+    train: str
+    dev: str
+    k1: float
+    b: float
+    aside: int
+
+
+def set_aside(source: Source, out: Path) -> Path:
+    """A data set with three splits: ``fit``, ``choice`` (training queries set aside) and ``dev``; made once."""
+    if out.exists():
+        return out
+    data = FolderDataset(source.folder)
+    judged, dev = data.qrels(source.train), data.qrels(source.dev)
+    queries = [query for query in data.queries(source.train) if query.qid in judged]
+    order = np.random.default_rng(CHOICE_SEED).permutation(len(queries)).tolist()
+    aside = set(order[: source.aside])
+    splits: dict[str, tuple[list[Query], Qrels]] = {
+        "fit": ([query for i, query in enumerate(queries) if i not in aside], judged),
+        "choice": ([query for i, query in enumerate(queries) if i in aside], judged),
+        "dev": ([query for query in data.queries(source.dev) if query.qid in dev], dev),
+    }
+    types = {**data.types(source.train), **data.types(source.dev)} if data.has("types") else {}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_folder(out) as folder:
+        os.symlink(data.collection_path.resolve(), folder / data.collection_path.name)
+        for name, (some, qrels) in splits.items():
+            write_queries(some, folder / f"queries.{name}.tsv")
+            write_qrels(Qrels({query.qid: qrels[query.qid] for query in some}), folder / f"qrels.{name}.txt")
+            if labels := {query.qid: types[query.qid] for query in some if query.qid in types}:
+                write_types(labels, folder / f"types.{name}.tsv")
+    return out
 
 
 def arm_recipe(data: Path, source: Source, options: argparse.Namespace) -> Recipe:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import gzip
+import io
 import json
 import os
 import platform
@@ -81,6 +84,23 @@ def write_json(path: Path | None, records: object) -> None:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
+
+
+def read_columns(path: Path) -> dict[str, list[str]]:
+    """The columns of a compressed CSV file by name; none if there is no such file."""
+    if not path.exists():
+        return {}
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    return {name: [row[k] for row in rows] for k, name in enumerate(header)}
+
+
+def write_columns(path: Path, columns: dict[str, list[str]]) -> None:
+    """Write a compressed CSV file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([list(columns), *zip(*columns.values(), strict=True)])
+    # Without name and time, so that the same values make the same bytes.
+    path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
 def minilm_checkpoint(folder: Path, layers: int = 6) -> Path:

@@ -20,9 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness import DATA, Table, make_parser
-from papers.collect import read_columns, write_columns
-from papers.results import number
+from harness import DATA, Table, make_parser, read_columns, write_columns
 from rankwell.core.errors import InputError
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_run
@@ -31,6 +29,7 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
+from rankwell.training.experiments.claims import number
 
 SPLITS = {"msmarco600": "dev", "cranfield": "test", "cacm": "test", "med": "test", "insuranceqa": "valid"}
 SETTINGS = {"insuranceqa": BM25(0.9, 0.9)}
@@ -175,7 +174,7 @@ def print_tables(folder: Path) -> None:
 def mean_of(columns: Mapping[str, list[str]], system: str, measure: str) -> str:
     """The mean over queries, empty if the system was not measured."""
     values = columns.get(f"{system}/{measure}")
-    return "" if values is None else number(float(np.mean([float(value) for value in values])))
+    return "" if values is None else number(float(np.mean([float(value) for value in values])), 4)
 
 
 def read_options() -> argparse.Namespace:

@@ -7,7 +7,8 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from rankwell.training.experiments.variants import EvaluateOnOptions, Suite
+from rankwell.training.experiments.claims import Claim
+from rankwell.training.experiments.variants import Column, EvaluateOnOptions, Suite
 from rankwell.training.options import TrainingOptions, ValidatedOptions
 from rankwell.training.recipe import DataOptions, EvaluateOptions, FirstStageOptions, ModelOptions, Recipe
 from rankwell.training.stage import stage_options
@@ -27,7 +28,12 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "Stages that learn a first stage (encoder, adapter, …)": TuningOptions,
     "Stages that learn vectors from pairs (encoder, adapter)": PairOptions,
 }
-_SUITES: dict[str, type[BaseModel]] = {"A suite": Suite, "`evaluate_on` of a suite": EvaluateOnOptions}
+_SUITES: dict[str, type[BaseModel]] = {
+    "A suite": Suite,
+    "A column of a suite": Column,
+    "A claim of a suite": Claim,
+    "`evaluate_on` of a suite": EvaluateOnOptions,
+}
 _WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false"}
 
 

@@ -18,8 +18,8 @@ def test_a_recipe_is_found_by_name_from_anywhere(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     for name in ("listwise", "listwise.yaml", "recipes/listwise.yaml"):
         assert find_recipe(name).samefile(ROOT / "recipes" / "listwise.yaml")
-    for name in ("table1", "recipes/suites/table1.yaml"):
-        assert find_recipe(name, "suite").samefile(ROOT / "recipes" / "suites" / "table1.yaml")
+    for name in ("drbert-table1", "recipes/suites/drbert-table1.yaml"):
+        assert find_recipe(name, "suite").samefile(ROOT / "recipes" / "suites" / "drbert-table1.yaml")
     assert set(shipped_recipes()) >= {path.stem for path in (ROOT / "recipes").glob("*.yaml")}
 
 
@@ -65,9 +65,9 @@ def test_a_papers_own_settings_are_another_recipe(tmp_path: Path, monkeypatch: p
 
 def test_a_folder_of_a_recipes_name_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("drbert", "table1", "other"):
+    for name in ("drbert", "drbert-table1", "other"):
         (tmp_path / name).mkdir()
     assert find_recipe("drbert") == ROOT / "recipes" / "drbert.yaml"
-    assert find_recipe("table1", "suite") == ROOT / "recipes" / "suites" / "table1.yaml"
+    assert find_recipe("drbert-table1", "suite") == ROOT / "recipes" / "suites" / "drbert-table1.yaml"
     with pytest.raises(InputError, match="other: is a folder, expected the file or the name of a recipe"):
         find_recipe("other")

@@ -15,7 +15,7 @@ def experiment(
         str,
         typer.Argument(
             metavar="SUITE",
-            help="A suite: a YAML file, or the name of one that ships, such as table1.",
+            help="A suite: a YAML file, or the name of one that ships, such as drbert-table1.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Output folder for all runs and tables.")],
@@ -25,7 +25,7 @@ def experiment(
             "--set",
             metavar="PATH=VALUE",
             help="Change an option of all variants, as for train, or of the suite: `seeds`, `baseline`, `candidates`, "
-            "`measures`, `test`, `groups`, `evaluate_on`. May be repeated.",
+            "`measures`, `test`, `groups`, `evaluate_on`, `start.PATH`. May be repeated.",
         ),
     ] = None,
     seeds: Annotated[
@@ -45,13 +45,15 @@ def experiment(
     """Train every variant of a suite with every seed, and compare them.
 
     Variants share the stages they have in common. Finished stages are not run again, and a failed variant does not stop
-    the others. The tables are written to table.md, table.csv, results.json and, per query, queries.dev.csv.
+    the others. The tables are written to table.md, table.csv, results.json and, per query, queries.dev.csv; rankings/
+    has the first 100 documents of each query and training. Two processes may share the output folder: each waits for
+    the stages that the other is running.
 
     Examples:
 
-        rankwell experiment table1 --set data=my-data --out table1
+        rankwell experiment drbert-table1 --set data=my-data --jobs 4 --out table1
 
-        rankwell experiment negatives --set data=my-data --seeds 1 --jobs 4 --out negatives
+        rankwell experiment drbert-figure5 --set data=my-data --set start.data=other-text --seeds 1 --out figure5
     """
     from rankwell.training.recipe_files import find_recipe
 
@@ -77,6 +79,8 @@ def experiment(
         return
     report = print if process_number() == 0 else lambda line: None
     outcome = run_experiment(checked, out, device=device, jobs=jobs, say=report)
+    if outcome.claims is not None:
+        report(f"\nthe paper's claims\n{as_text(outcome.claims)}")
     for place in outcome.compared:
         for table in (outcome.table(place), *outcome.group_tables(place)):
             report(f"\n{place}\n{as_text(table)}")

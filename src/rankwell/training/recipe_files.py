@@ -15,6 +15,8 @@ from rankwell.core.errors import InputError
 _PACKAGE = Path(__file__).parents[1]
 FOLDERS = (_PACKAGE / "recipes", _PACKAGE.parents[1] / "recipes")
 """Where they are: in an installed package, or beside the sources of a clone."""
+SAMPLE_FOLDER = _PACKAGE / "sample"
+"""The bundled sample, which suites name as a data set."""
 PAPERS = "papers"
 _PLACES = {"recipe": (".", PAPERS), "suite": ("suites",)}
 Kind = Literal["recipe", "suite"]

@@ -111,11 +111,14 @@ def run_recipe(
     resume: bool = False,
     say: Say = lambda line: None,
 ) -> Trained:
-    """Run ``recipe`` in ``out``; finished stages are not run again. Recipes with one ``pool`` share stages."""
+    """Run ``recipe`` in ``out``; finished stages are not run again. Recipes with one ``pool`` share stages.
+
+    If another process is working in ``out``, raise or, with a ``pool``, wait for it.
+    """
     claim(out, recipe, resume=resume)
     if process_number() > 0:
         return _run(recipe, out, pool or out, device, say)
-    with lock(out, wait=False):
+    with lock(out, wait=pool is not None):
         # In a pool, others may be writing; so may the other processes of this run.
         remove_leftovers(out, below=pool is None and process_count() == 1)
         remove_leftovers(out / "data")
@@ -177,11 +180,11 @@ def _draw_curve(folder: Path, stage: str) -> None:
 
 
 def plan_recipe(
-    recipe: Recipe, pool: Path, *, device: str | None = None, prepared: Prepared | None = None
+    recipe: Recipe, pool: Path, *, device: str | None = None, prepared: Prepared | None = None, checked: bool = True
 ) -> tuple[Work, list[PlannedStage]]:
     """Check recipe, data and model; returns the inputs of the first stage, and all stages. Trains nothing.
 
-    With ``prepared``, the data is not read again.
+    With ``prepared``, the data is not read again. Unless ``checked``, the stages' own checks are left out.
     """
     measures_of(recipe)
     start, kinds = check_start(recipe), stage_kinds()
@@ -195,7 +198,7 @@ def plan_recipe(
     plan = plan_stages(recipe, parts_of(recipe, model_digest(start), data))
     for planned in plan:
         check = kinds[planned.stage.kind].check
-        if check is not None and read_finished(stage_folder(pool, planned)) is None:
+        if checked and check is not None and read_finished(stage_folder(pool, planned)) is None:
             check(work, planned.stage)
     return work, plan
 

@@ -110,13 +110,14 @@ def stage_folder(pool: Path, planned: PlannedStage) -> Path:
 def run_stage(pool: Path, planned: PlannedStage, work: Work) -> StageResult:
     """Do the stage's work, or continue it; what it left is recorded last.
 
-    Of several processes (torchrun) all do the work, the first records it and the others wait for the record.
+    If another run is at the same stage, its end is waited for, and its result used. Of several processes (torchrun) all
+    do the work, the first records it and the others wait for the record.
     """
     folder, kind = stage_folder(pool, planned), stage_kinds()[planned.stage.kind]
     if process_number() > 0:
         kind.run(work, planned.stage, folder)
         return wait_for(folder)
-    with lock(folder, wait=False):
+    with lock(folder, wait=process_count() == 1):
         if (result := read_finished(folder)) is not None:
             if process_count() > 1:  # the other processes have begun the work and would wait for us in vain
                 raise RankwellError(f"another run has just finished {folder}; start again")

@@ -18,7 +18,6 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.training.data.candidates import UNJUDGED, Selection, TrainingCandidates
 from rankwell.training.data.sampling import TrainingSet
-from rankwell.training.stages.shared import warn_of_missed
 
 DOCUMENTS = DocumentStore.of_texts({f"{docid}{n}": "" for docid in "zyxwvutsrqponmlkjihgfedcba" for n in ("", 2, 3)})
 """Among others ``a`` … ``z``, whose numbers are not their places in the alphabet."""
@@ -78,13 +77,19 @@ def test_the_level_says_what_is_relevant() -> None:
     assert candidates.relevant.tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize(("found", "told"), [("abcdz", []), ("abcz", ["2 of 5 relevant"]), ("z", [])])
-def test_many_relevant_documents_outside_the_candidates_are_worth_a_warning(found: str, told: list[str]) -> None:
-    candidates = make(ranked(q=found), q=dict.fromkeys("abcde", 1))
+@pytest.mark.parametrize(
+    ("missed", "relevant", "told"),
+    [(1, 20, []), (2, 21, ["2 of 21 relevant"]), (19, 20, ["19 of 20 relevan"]), (20, 20, [])],
+)
+def test_relevant_documents_that_the_run_missed_are_left_out_where_they_are_many(
+    missed: int, relevant: int, told: list[str]
+) -> None:
+    letters = "abcdefghijklmnopqrstu"[:relevant]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_of_missed(candidates)
-    assert [str(warning.message)[:15] for warning in caught] == told
+        candidates = make(ranked(q=letters[missed:] + "z"), Selection(found_only="auto"), q=dict.fromkeys(letters, 1))
+    assert [str(warning.message)[:16] for warning in caught] == told
+    assert candidates.relevant.sum() == relevant - (missed if told else 0)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from rankwell.evaluation.significance import paired_t_test
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.training.experiments.experiment import planned_stages, read_suite, run_experiment
 from rankwell.training.experiments.tables import ExperimentTables, split_word_groups
+from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import Override, read_recipe
 
 SUITES = sorted((Path(__file__).parents[3] / "recipes" / "suites").glob("*.yaml"))
@@ -181,18 +184,19 @@ def test_a_missing_base_is_named(tmp_path: Path) -> None:
 def test_a_base_can_be_a_recipe_that_ships(tmp_path: Path) -> None:
     suite = tmp_path / "s.yaml"
     suite.write_text("base: drbert\nvariants: {a: {}, b: {base: monobert}}\n")
-    recipes = read_suite(suite, [Override("data", "/data")]).recipes
+    recipes = read_suite(suite, [Override("data", "/data")]).columns[""]
     assert [len(recipes[name][1].stages) for name in "ab"] == [4, 1]
     (tmp_path / "drbert").write_bytes((SUITES[0].parents[1] / "listwise.yaml").read_bytes())
-    recipes = read_suite(suite, [Override("data", "/data")]).recipes
+    recipes = read_suite(suite, [Override("data", "/data")]).columns[""]
     assert [len(recipes[name][1].stages) for name in "ab"] == [3, 1]
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_the_suites_that_come_along_are_right(path: Path) -> None:
     experiment = read_suite(path, [Override("data", "/data")])
-    assert len(experiment.recipes) > 2
-    assert f"rankwell experiment recipes/suites/{path.name} --set data=" in path.read_text(encoding="utf-8")
+    assert sum(map(len, experiment.columns.values())) > 1
+    command = rf"rankwell experiment (recipes/suites/{path.name}|{path.stem}) --set data="
+    assert re.search(command, path.read_text(encoding="utf-8"))
 
 
 def test_variants_may_have_another_recipe_and_settings_go_where_they_fit(bench: Bench) -> None:
@@ -200,7 +204,7 @@ def test_variants_may_have_another_recipe_and_settings_go_where_they_fit(bench: 
     (bench.folder / "other.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
     suite = bench.write(variants={"own": {}, "other": {"base": "other.yaml"}}, set={"stages.warm.share": 0.1})
     settings = [Override("first_stage.depth", 5), Override("stages.late.share", 0.7)]
-    recipes = read_suite(suite, settings).recipes
+    recipes = read_suite(suite, settings).columns[""]
     assert [stage.name for stage in recipes["own"][1].stages] == ["warm", "fit"]
     assert [stage.name for stage in recipes["other"][1].stages] == ["fit", "late"]
     assert [stage.options.share for stage in recipes["other"][1].stages] == [0.25, 0.7]
@@ -213,7 +217,7 @@ def test_variants_may_have_another_recipe_and_settings_go_where_they_fit(bench: 
 def test_seeds_and_baseline_can_be_set_from_outside(bench: Bench) -> None:
     chosen = (Override("seeds", [4, 5]), Override("baseline", "whole"))
     experiment = read_suite(bench.write(variants=VARIANTS, seeds=[1, 2, 3]), chosen)
-    assert list(experiment.recipes["half"]) == [4, 5]
+    assert list(experiment.columns[""]["half"]) == [4, 5]
     assert experiment.baseline == "whole"
 
 
@@ -291,59 +295,78 @@ def test_several_at_once_give_what_one_after_the_other_gives(bench: Bench) -> No
 
 def test_table1_does_what_variants_share_once(bench: Bench) -> None:
     """The real recipes, planned on toy data."""
-    suite = next(path for path in SUITES if path.stem == "table1")
+    suite = next(path for path in SUITES if path.stem == "drbert-table1")
     data = toys.write_data(bench.out.parent / "more", queries=30)
     (bench.start / "rankwell.json").unlink()  # a bare encoder
     given = {"data": str(data), "seeds": [1], "model.start": str(bench.start), "model.adapt": True}
-    given["model.attention_layers"] = [-1]  # the toy has two layers
-    settings = [Override(path, value) for path, value in given.items()]
-    experiment = read_suite(suite, settings)
+    experiment = read_suite(suite, [Override(path, value) for path, value in given.items()])
     planned = planned_stages(experiment, bench.out)
-    keys = {name.removesuffix(", seed 1"): {p.stage.name: p.key for p in own} for name, own in planned.items()}
-    whole = keys["DR-BERT"]
-    pretrained = {name: own.get("pretrain") for name, own in keys.items()}
-    assert {name for name, key in pretrained.items() if key == whole["pretrain"]} == {
-        "DR-BERT",
-        "DR-BERT, blended",
-        "without pointwise",
-        "without types",
-        "without listwise",
-        "without noise reduction",
-    }
-    assert pretrained["without STRM"] not in (None, whole["pretrain"])
-    assert keys["without listwise"] == {name: whole[name] for name in ("pretrain", "pointwise")}
-    assert keys["without noise reduction"]["pointwise"] == whole["pointwise"]
-    assert keys["without noise reduction"]["listwise"] != whole["listwise"]
+    for column in experiment.columns:
+        keys = {
+            name.removesuffix(f", {column}, seed 1"): {p.stage.name: p.key for p in own}
+            for name, own in planned.items()
+            if column in name
+        }
+        whole = keys["DR-BERT"]
+        pretrained = {name: own.get("pretrain") for name, own in keys.items()}
+        assert {name for name, key in pretrained.items() if key == whole["pretrain"]} == {
+            "DR-BERT",
+            "without pointwise",
+            "without types",
+            "without listwise",
+            "without noise reduction",
+        }
+        assert pretrained["without STRM"] not in (None, whole["pretrain"])
+        assert keys["without noise reduction"]["pointwise"] == whole["pointwise"]
+        assert keys["without noise reduction"]["listwise"] != whole["listwise"]
 
 
 def test_the_losses_of_the_suite_exist() -> None:
     losses = pytest.importorskip("rankwell.training.loop.losses")
     experiment = read_suite(next(path for path in SUITES if path.stem == "losses"), [Override("data", "/data")])
-    chosen = {by_seed[1].stages[-1].options.loss for by_seed in experiment.recipes.values()}
+    chosen = {by_seed[1].stages[-1].options.loss for by_seed in experiment.columns[""].values()}
     assert chosen <= set(losses.LOSSES)
-    assert len(chosen) == len(experiment.recipes)
+    assert len(chosen) == len(experiment.columns[""])
 
 
 def test_the_ablations_are_those_of_the_paper() -> None:
-    path = next(path for path in SUITES if path.stem == "table1")
-    experiment = read_suite(path, [Override("data", "/data")])
-    kinds = {name: [stage.kind for stage in seeds[1].stages] for name, seeds in experiment.recipes.items()}
-    assert kinds == {
-        "DeepCT-BM25": ["deepct"],
-        "BERT": ["pointwise"],
-        "BERT, then listwise": ["pointwise", "listwise"],
-        "BERT, then listwise, blended": ["pointwise", "listwise", "tune"],
-        "DR-BERT": ["pretrain", "pointwise", "denoise", "listwise"],
-        "DR-BERT, blended": ["pretrain", "pointwise", "denoise", "listwise", "tune"],
-        "without pre-training": ["pointwise", "denoise", "listwise"],
-        "without pointwise": ["pretrain", "listwise"],
-        "without types": ["pretrain", "pointwise", "denoise", "listwise"],
-        "without listwise": ["pretrain", "pointwise"],
-        "without STRM": ["pretrain", "pointwise", "denoise", "listwise"],
-        "without noise reduction": ["pretrain", "pointwise", "listwise"],
+    path = next(path for path in SUITES if path.stem == "drbert-table1")
+    columns = read_suite(path, [Override("data", "/data")]).columns
+    for recipes in columns.values():
+        kinds = {name: [stage.kind for stage in seeds[1].stages] for name, seeds in recipes.items()}
+        assert kinds == {
+            "BERT": ["pointwise"],
+            "BERT, then listwise": ["pointwise", "listwise"],
+            "DR-BERT": ["pretrain", "pointwise", "denoise", "listwise"],
+            "without pre-training": ["pointwise", "denoise", "listwise"],
+            "without pointwise": ["pretrain", "listwise"],
+            "without types": ["pretrain", "pointwise", "denoise", "listwise"],
+            "without listwise": ["pretrain", "pointwise"],
+            "without STRM": ["pretrain", "pointwise", "denoise", "listwise"],
+            "without noise reduction": ["pretrain", "pointwise", "listwise"],
+        }
+        assert recipes["without types"][1].model.template == "mono"
+        assert recipes["without STRM"][1].model.attention == "full"
+    last = {name: seeds[1].stages[-1].options for name, seeds in columns["as published"].items()}
+    assert last["without pointwise"].epochs == last["DR-BERT"].epochs + 1
+    assert pairs_of(columns["at equal training"]) == {144_000}
+
+
+def pairs_of(recipes: Mapping[str, Mapping[int, Recipe]]) -> set[int]:
+    """The pairs that each recipe trains on in its ranking stages."""
+    ranking = ("pointwise", "listwise", "mono")
+    return {
+        sum(
+            stage.options.max_steps * stage.options.batch * (stage.options.positives + stage.options.negatives)
+            for stage in seeds[1].stages
+            if stage.name in ranking
+        )
+        for seeds in recipes.values()
     }
-    assert experiment.recipes["without types"][1].model.template == "mono"
-    assert experiment.recipes["without STRM"][1].model.attention == "full"
-    last = {name: seeds[1].stages[-1].options for name, seeds in experiment.recipes.items()}
-    epochs = {name: options.epochs for name, options in last.items() if hasattr(options, "epochs")}
-    assert epochs["without pointwise"] == epochs["DR-BERT"] + 1
+
+
+def test_lists_of_each_length_see_the_same_pairs() -> None:
+    path = next(path for path in SUITES if path.stem == "drbert-figure5")
+    equal = read_suite(path, [Override("data", "/data")]).columns["at equal training"]
+    lists = [seeds[1].stages[-1].options for seeds in equal.values()]
+    assert [16 * stage.max_steps * (1 + stage.negatives) for stage in lists] == pytest.approx([105_600] * 4, rel=0.002)

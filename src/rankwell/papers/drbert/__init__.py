@@ -10,5 +10,5 @@ are a template. What stands here is what only this system needs: pre-training, n
 query types.
 
 Recipe ``drbert`` (and ``query-types`` for the classifier); command ``rankwell types``; pages docs/pretraining.md,
-docs/query-types.md and docs/papers.md.
+docs/query-types.md and docs/drbert.md.
 """

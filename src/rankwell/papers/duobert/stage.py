@@ -83,8 +83,8 @@ def run(work: Work, stage: RecipeStage[DuoOptions], folder: Path) -> StageResult
     config = config.changed({"template": template}).model_copy(update={"history": work.history, "figures": {}})
     ranker = RankerInTraining(model, tokenizer, config)
     documents = work.data.tokens(tokenizer)
-    selection = Selection(level=work.recipe.data.relevance, depth=options.compare)
-    store = work.data.collection.store
+    level, store = work.recipe.data.relevance, work.data.collection.store
+    selection = Selection(level, depth=options.compare, found_only=options.found_only)
     candidates = TrainingCandidates.of(split.queries, split.qrels, train_run, store, selection)
     lists = partial(draw_pairs, candidates, options.plan(), work.seed)
     mono = _mono_run(work, folder)

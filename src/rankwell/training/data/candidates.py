@@ -1,8 +1,8 @@
 """Candidates: for each training query the documents it may be trained on, and what is known of each.
 
-They are made from judgments and a run. Relevant documents are all those judged so, even where the run missed them;
-non-relevant ones are what the run found and nobody judged relevant. All columns are flat arrays, so that millions of
-candidates are built, sampled and filtered without a loop over them.
+They are made from judgments and a run. Relevant documents are those judged so, with or without those that the run
+missed; non-relevant ones are what the run found and nobody judged relevant. All columns are flat arrays, so that
+millions of candidates are built, sampled and filtered without a loop over them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 
 UNJUDGED = -1
+MANY_MISSED = 0.05
+"""The share of relevant documents outside the run from which ``found_only: auto`` leaves them out."""
 _DOCIDS_AT_A_TIME = 2**18
 
 Mask = NDArray[np.bool_]
@@ -33,12 +36,13 @@ class Selection:
     """Which documents become candidates.
 
     ``level`` is the lowest grade that counts as relevant. Negatives are the run's documents up to rank ``depth``
-    (None: all of them). Relevant documents that the run missed are added unless ``found_only``.
+    (None: all of them). Relevant documents that the run missed are added unless ``found_only``; with ``auto``, unless
+    they are more than :data:`MANY_MISSED` of the relevant ones, which a warning counts.
     """
 
     level: int = 1
     depth: int | None = 100
-    found_only: bool = False
+    found_only: bool | Literal["auto"] = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +279,26 @@ def _selected(candidates: TrainingCandidates, selection: Selection) -> Mask:
     ranks, found = positions(candidates.lengths), ~np.isnan(candidates.scores)
     depth = len(candidates) if selection.depth is None else selection.depth
     taken = found & (ranks < depth)
-    return taken | (candidates.relevant & (found | (not selection.found_only)))
+    found_only = selection.found_only
+    if found_only == "auto":
+        found_only = _misses_many(candidates)
+    return taken | (candidates.relevant & (found | (not found_only)))
+
+
+def _misses_many(candidates: TrainingCandidates) -> bool:
+    """Whether so many relevant documents are outside the run that a ranker would learn to recognise them by that.
+
+    Examples that bring their own negatives are no such case: none of their relevant documents was found by a search.
+    """
+    relevant, missed = int(candidates.relevant.sum()), int(candidates.missed.sum())
+    if not MANY_MISSED * relevant < missed < relevant:
+        return False
+    warnings.warn(
+        f"{missed:,} of {relevant:,} relevant documents are not among the candidates and are left out of training; "
+        "`found_only: false` trains on them, too (see docs/training-data.md)",
+        stacklevel=2,
+    )
+    return True
 
 
 def _batches(docids: list[str]) -> Iterator[list[str]]:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
@@ -24,15 +25,19 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
+from rankwell.core.arrays import Values
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.corpus.datasets import IRDS_PREFIXES
 from rankwell.evaluation.breakdowns import Groups, query_differences
+from rankwell.evaluation.compare import Comparison
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.plots.curves import draw_differences
 from rankwell.training.data.prepare import Prepared, prepare
+from rankwell.training.experiments.claims import claims_table, write_values
 from rankwell.training.experiments.tables import (
     DEV,
     ExperimentTables,
+    Measured,
     compare_variants,
     draw_axis,
     draw_table,
@@ -41,20 +46,22 @@ from rankwell.training.experiments.tables import (
     write_tables,
 )
 from rankwell.training.experiments.variants import (
+    Column,
     EvaluateOnOptions,
     Suite,
     VariantResult,
     VariantRun,
     further_splits,
+    label_of,
     train_variant,
     train_variant_in_process,
     with_candidates,
 )
 from rankwell.training.recipe import Recipe
-from rankwell.training.recipe_files import find_recipe
+from rankwell.training.recipe_files import SAMPLE_FOLDER, find_recipe
 from rankwell.training.recipe_reader import Override, build_recipe, problem_of, read_yaml, value_at
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
-from rankwell.training.run import Say, plan_recipe
+from rankwell.training.run import Say, plan_recipe, run_recipe
 from rankwell.training.stage import process_count, process_number, stage_kinds
 from rankwell.training.stage_store import PlannedStage
 
@@ -144,25 +151,45 @@ def _settle(threads: int) -> None:
 
 BASE = "base"
 SETTABLE = ("seeds", "baseline", "measures", "test", "candidates", "groups", "evaluate_on")
-"""The keys of a suite that ``--set`` may change."""
+"""The keys of a suite that ``--set`` may change, and ``start.PATH``."""
+START = "start"
+SAMPLE = "sample"
+"""Names the bundled sample where a data set to measure on is expected."""
 WRITE_SECONDS = 60
 _VARIANT_NAME = re.compile(r"[^/\\\s][^/\\\n]*")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked suite: the recipe of every variant and seed."""
+    """A checked suite: the recipe of every column, variant and seed, and that of the start, if one is made."""
 
     suite: Suite
     baseline: str
-    recipes: Mapping[str, Mapping[int, Recipe]]
+    columns: Mapping[str, Mapping[str, Mapping[int, Recipe]]]
+    start: Recipe | None = None
 
     def units(self) -> Iterator[VariantRun]:
         """Every variant seed by seed, the baseline first, so that a table of one seed is there early."""
-        order = sorted(self.recipes, key=lambda name: name != self.baseline)
         for seed in self.suite.seeds:
-            for name in order:
-                yield VariantRun(name, seed, self.recipes[name][seed])
+            for column, recipes in self.columns.items():
+                for name in sorted(recipes, key=lambda name: name != self.baseline):
+                    yield VariantRun(name, column, seed, recipes[name][seed])
+
+    def started_from(self, model: Path) -> Experiment:
+        """The same with all variants starting from ``model``."""
+        start = str(model.resolve())
+        columns = {
+            column: {
+                name: {seed: _put_model(recipe, start) for seed, recipe in by_seed.items()}
+                for name, by_seed in recipes.items()
+            }
+            for column, recipes in self.columns.items()
+        }
+        return replace(self, columns=columns)
+
+
+def _put_model(recipe: Recipe, start: str) -> Recipe:
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"start": start})})
 
 
 def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experiment:
@@ -172,7 +199,8 @@ def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experimen
     """
     path = find_recipe(path, "suite")
     of_suite = {setting.path: setting.value for setting in settings if setting.path in SETTABLE}
-    settings = [setting for setting in settings if setting.path not in SETTABLE]
+    of_start = [setting for setting in settings if setting.path.startswith(f"{START}.")]
+    settings = [setting for setting in settings if setting.path not in of_suite and setting not in of_start]
     tree = read_yaml(path)
     if "stages" in tree:
         raise InputError(path, None, "this is a recipe, which `rankwell train` carries out")
@@ -181,37 +209,65 @@ def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experimen
     except ValidationError as error:
         raise InputError(path, None, ": ".join(problem_of(error, Suite))) from None
     baseline = suite.baseline or next(iter(suite.variants))
-    for key, name in (("baseline", baseline), ("candidates", suite.candidates)):
-        if name is not None and name not in suite.variants:
-            known = ", ".join(suite.variants)
-            raise InputError(path, None, f"{key}: no variant is called {name!r} (variants: {known})")
     if len(set(suite.seeds)) != len(suite.seeds):
         raise InputError(path, None, "seeds: a seed comes twice")
     if DEV in suite.evaluate_on:
         raise InputError(path, None, f"evaluate_on.{DEV}: the recipe's own dev split goes by that name; choose another")
-    recipes: dict[str, dict[int, Recipe]] = {}
-    for name in suite.variants:
-        if not _VARIANT_NAME.fullmatch(name):
-            raise InputError(path, None, f"variants: {name!r} cannot name a folder")
-        recipe = _variant(path, suite, name, settings)
-        recipes[name] = {seed: recipe.model_copy(update={"seed": seed, "name": name}) for seed in suite.seeds}
-        measures_of(recipe, suite.measures)
-    if suite.axis is not None:
-        _axis_values(recipes, suite.axis, path)
-    folders = [file_name(name) for name in recipes]
-    if twice := next((name for name, at in zip(recipes, folders, strict=True) if folders.count(at) > 1), None):
+    columns = {}
+    for column in suite.columns or ("",):
+        way = suite.way(column)
+        for key, name in (("baseline", baseline), ("candidates", way.candidates)):
+            if name is not None and name not in way.variants:
+                known = ", ".join(way.variants)
+                raise InputError(path, None, f"{key}: no variant is called {name!r} (variants: {known})")
+        columns[column] = {name: _seeds(path, suite, way, name, column, settings) for name in way.variants}
+        if suite.axis is not None:
+            _axis_values(columns[column], suite.axis, path)
+    rows = {FIRST_STAGE, *(name for recipes in columns.values() for name in recipes)}
+    for claim in suite.claims:
+        if unknown := {claim.row, claim.against} - rows or {claim.data} - {DEV, *suite.evaluate_on}:
+            raise InputError(path, None, f"claims: nothing is called {unknown.pop()!r}")
+    labels = [label_of(name, column) for column, recipes in columns.items() for name in recipes]
+    folders = [file_name(label) for label in labels]
+    if twice := next((label for label, at in zip(labels, folders, strict=True) if folders.count(at) > 1), None):
         raise InputError(path, None, f"variants: another name than {twice!r} gives the same folder {file_name(twice)}")
     base = Path() if "evaluate_on" in of_suite else path.parent
     evaluate_on = {name: _anchored(other, base) for name, other in suite.evaluate_on.items()}
-    return Experiment(suite.model_copy(update={"evaluate_on": evaluate_on}), baseline, recipes)
+    suite = suite.model_copy(update={"evaluate_on": evaluate_on})
+    given = any(setting.path == "model.start" for setting in settings)
+    start = None if given else _start(path, suite, of_start)
+    return Experiment(suite, baseline, columns, start)
 
 
-def _variant(path: Path, suite: Suite, name: str, settings: Sequence[Override]) -> Recipe:
+def _seeds(
+    path: Path, suite: Suite, way: Column, name: str, column: str, settings: Sequence[Override]
+) -> dict[int, Recipe]:
+    """The recipe of a variant with each seed."""
+    if not _VARIANT_NAME.fullmatch(name):
+        raise InputError(path, None, f"variants: {name!r} cannot name a folder")
+    recipe = _variant(path, suite, way, name, settings)
+    measures_of(recipe, suite.measures)
+    label = label_of(name, column)
+    return {seed: recipe.model_copy(update={"seed": seed, "name": label}) for seed in suite.seeds}
+
+
+def _start(path: Path, suite: Suite, settings: Sequence[Override]) -> Recipe | None:
+    """The recipe that makes the start of all variants; None if there is no text to make it from."""
+    changes = dict(suite.start)
+    base = find_recipe(changes.pop(BASE, START), folder=path.parent)
+    own = [Override(key, value, f"{path}: {START}:", path.parent) for key, value in changes.items()]
+    given = [replace(setting, path=setting.path.removeprefix(f"{START}.")) for setting in settings]
+    if not any(override.path.partition(".")[0] == "data" for override in (*own, *given)):
+        return None
+    return build_recipe(read_yaml(base), base, [*own, *given])
+
+
+def _variant(path: Path, suite: Suite, way: Column, name: str, settings: Sequence[Override]) -> Recipe:
     """The recipe of a variant. Settings of a stage that only other recipes of the suite have are left out."""
-    differs = dict(suite.variants[name] or {})
-    base = find_recipe(differs.pop(BASE, suite.base), folder=path.parent)
+    differs = dict(way.variants[name] or {})
+    base = find_recipe(differs.pop(BASE, way.base), folder=path.parent)
     tree = read_yaml(base)
-    shared = [Override(key, value, f"{path}: set:", path.parent) for key, value in suite.set.items()]
+    shared = [Override(key, value, f"{path}: set:", path.parent) for key, value in way.set.items()]
     missing = _stages_of_bases(path, suite) - set(tree.get("stages") or ())
     applicable = [override for override in [*shared, *settings] if not _is_of(override.path, missing)]
     changes = [Override(key, value, f"{path}: variants.{name}:", path.parent) for key, value in differs.items()]
@@ -219,7 +275,9 @@ def _variant(path: Path, suite: Suite, name: str, settings: Sequence[Override]) 
 
 
 def _stages_of_bases(path: Path, suite: Suite) -> set[str]:
-    bases = {suite.base, *(str(differs[BASE]) for differs in suite.variants.values() if differs and BASE in differs)}
+    ways = [suite.way(column) for column in suite.columns or ("",)]
+    bases = {str(way.base) for way in ways}
+    bases |= {str(differs[BASE]) for way in ways for differs in way.variants.values() if differs and BASE in differs}
     return {stage for base in bases for stage in read_yaml(find_recipe(base, folder=path.parent)).get("stages") or ()}
 
 
@@ -230,6 +288,8 @@ def _is_of(option: str, stages: Iterable[str]) -> bool:
 
 def _anchored(other: EvaluateOnOptions, base: Path) -> EvaluateOnOptions:
     """The options with absolute paths in place of those relative to ``base``."""
+    if other.folder == SAMPLE:
+        other = other.model_copy(update={"folder": str(SAMPLE_FOLDER)})
     files = {"folder": other.folder, "run": other.run}
     paths = {name: file for name, file in files.items() if file is not None and not file.startswith(IRDS_PREFIXES)}
     return other.model_copy(update={name: os.path.abspath(base / path) for name, path in paths.items()})
@@ -271,18 +331,37 @@ def run_experiment(
     if jobs > 1 and process_count() > 1:
         raise RankwellError("several jobs at once are for one device each, not for torchrun's processes")
     _check_candidates(experiment)
+    if experiment.start is not None:
+        say("the start of all variants")
+        made = run_recipe(experiment.start, out / "runs" / START, pool=out, device=device, resume=True, say=say)
+        assert made.model is not None
+        experiment = experiment.started_from(made.work.model)
     scoreboard = _Scoreboard(experiment, out, device, say)
     results = partial(_results, suite=experiment.suite, out=out, device=device, jobs=jobs, say=say)
     units = list(experiment.units())
-    if (source := experiment.suite.candidates) is not None:
-        first = next(unit for unit in units if unit.name == source)
-        ((_, result),) = results([first])
-        if result.candidates is None:
-            raise RankwellError(f"the candidates of {first}: {result.failure or 'it left none'}")
-        units = [unit if unit.name == source else with_candidates(unit, *result.candidates) for unit in units]
+    if sources := _sources(experiment):
+        firsts = [unit for unit in units if unit.seed == experiment.suite.seeds[0]]
+        firsts = [unit for unit in firsts if sources.get(unit.column) == unit.name]
+        found = {}
+        for unit, result in results(firsts):
+            if result.candidates is None:
+                raise RankwellError(f"the candidates of {unit}: {result.failure or 'it left none'}")
+            found[unit.column] = result.candidates
+        units = [
+            unit
+            if unit.column not in found or unit.name == sources[unit.column]
+            else with_candidates(unit, *found[unit.column])
+            for unit in units
+        ]
     for unit, result in results(units):
         scoreboard.add(unit, result)
     return scoreboard.outcome(last=True)
+
+
+def _sources(experiment: Experiment) -> dict[str, str]:
+    """By column, the variant whose candidates all others rank."""
+    ways = {column: experiment.suite.way(column).candidates for column in experiment.columns}
+    return {column: name for column, name in ways.items() if name is not None}
 
 
 def planned_stages(experiment: Experiment, out: Path) -> dict[str, list[PlannedStage]]:
@@ -300,18 +379,18 @@ def planned_stages(experiment: Experiment, out: Path) -> dict[str, list[PlannedS
 
 def _check_candidates(experiment: Experiment) -> None:
     """Raise unless the variant whose candidates all others rank learns a first stage."""
-    name, seed = experiment.suite.candidates, experiment.suite.seeds[0]
-    kinds = stage_kinds()
-    if name is not None and not any(kinds[stage.kind].finds for stage in experiment.recipes[name][seed].stages):
-        raise RankwellError(f"the candidates of {name}: it learns no first stage")
+    seed, kinds = experiment.suite.seeds[0], stage_kinds()
+    for column, name in _sources(experiment).items():
+        if not any(kinds[stage.kind].finds for stage in experiment.columns[column][name][seed].stages):
+            raise RankwellError(f"the candidates of {name}: it learns no first stage")
 
 
 def _plan(
-    recipe: Recipe, pool: Path, prepared: dict[str, Prepared | None], device: str | None = None
+    recipe: Recipe, pool: Path, prepared: dict[str, Prepared | None], device: str | None = None, checked: bool = True
 ) -> list[PlannedStage]:
     """The stages of a recipe. Its data is read once for all recipes that have the same: ``prepared`` keeps it."""
     key = f"{recipe.data.model_dump_json()} {recipe.first_stage.model_dump_json()} {recipe.model.template}"
-    work, plan = plan_recipe(recipe, pool, device=device, prepared=prepared.get(key))
+    work, plan = plan_recipe(recipe, pool, device=device, prepared=prepared.get(key), checked=checked)
     prepared[key] = work.prepared
     return plan
 
@@ -329,7 +408,8 @@ def _results(
     waiting, by_name = [], {str(unit): unit for unit in units}
     for unit in units:
         try:
-            stages = tuple(planned.key for planned in _plan(unit.recipe, out, prepared, device))
+            # Each job checks its own stages: to check all of them here would leave the device idle for minutes.
+            stages = tuple(planned.key for planned in _plan(unit.recipe, out, prepared, device, checked=False))
         except RankwellError as error:
             yield unit, VariantResult({}, str(error))
             continue
@@ -346,18 +426,22 @@ class _Scoreboard:
 
     def __init__(self, experiment: Experiment, out: Path, device: str | None, say: Say):
         self.experiment, self.out, self.say = experiment, out, say
-        suite, recipe = experiment.suite, experiment.recipes[experiment.baseline][experiment.suite.seeds[0]]
-        data = prepare(recipe, out, device=device)
-        places = [(DEV, data.collection, data.dev), *further_splits(recipe, suite, out, device)]
-        self.measures = measures_of(recipe, suite.measures)
-        self.groups: dict[str, dict[str, Groups]] = {
-            place: {kind: query_groups(kind, recipe, collection, split, out, device) for kind in suite.groups}
-            for place, collection, split in places
-        }
-        depth = recipe.evaluate.depth
-        self.measured: dict[str, dict[str, list[Evaluation]]] = {
-            place: {FIRST_STAGE: [evaluate_split(split, split.run, self.measures, depth)]} for place, _, split in places
-        }
+        suite = experiment.suite
+        self.groups: dict[str, dict[str, Groups]] = {}
+        self.measured: dict[str, dict[str, dict[int, Evaluation]]] = {}
+        for column, recipes in experiment.columns.items():
+            recipe = recipes[experiment.baseline][suite.seeds[0]]
+            data = prepare(recipe, out, device=device)
+            self.measures, depth = measures_of(recipe, suite.measures), recipe.evaluate.depth
+            for place, collection, split in (
+                (DEV, data.collection, data.dev),
+                *further_splits(recipe, suite, out, device),
+            ):
+                label = label_of(place, column)
+                self.groups[label] = {
+                    kind: query_groups(kind, recipe, collection, split, out, device) for kind in suite.groups
+                }
+                self.measured[label] = {FIRST_STAGE: {0: evaluate_split(split, split.run, self.measures, depth)}}
         self.failures: dict[str, str] = {}
         self.written = time.monotonic()
 
@@ -365,7 +449,7 @@ class _Scoreboard:
         """Add the figures of a variant and seed."""
         failure = result.failure
         for place, (qids, _) in result.values.items():
-            if qids != self.measured[place][FIRST_STAGE][0].qids:
+            if qids != self.measured[label_of(place, unit.column)][FIRST_STAGE][0].qids:
                 failure = f"measured on other queries of {place} than the baseline: they cannot be compared"
         if failure is not None:
             self.failures[str(unit)] = failure
@@ -373,45 +457,85 @@ class _Scoreboard:
             return
         for place, (qids, values) in result.values.items():
             evaluation = Evaluation(unit.name, qids, self.measures, np.asarray(values))
-            self.measured[place].setdefault(unit.name, []).append(evaluation)
+            self.measured[label_of(place, unit.column)].setdefault(unit.name, {})[unit.seed] = evaluation
             figures = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.mean.items())
             self.say(f"{unit}, {place}: {figures} ({result.seconds:.0f} s)")
         # Tests and intervals take seconds, during which the device would be idle.
-        if time.monotonic() - self.written > WRITE_SECONDS and self.experiment.baseline in self.measured[DEV]:
+        if time.monotonic() - self.written > WRITE_SECONDS and self._comparable():
             self.outcome()
+
+    def _comparable(self) -> dict[str, dict[str, list[Evaluation]]]:
+        """What was measured, each variant's seeds in order, where the baseline is among it."""
+        return {
+            label: {name: [by_seed[seed] for seed in sorted(by_seed)] for name, by_seed in rows.items()}
+            for label, rows in self.measured.items()
+            if self.experiment.baseline in rows
+        }
 
     def outcome(self, *, last: bool = False) -> ExperimentTables:
         """Compare what is there, and write it."""
-        experiment, suite = self.experiment, self.experiment.suite
-        if experiment.baseline not in self.measured[DEV]:
+        experiment, suite, measured = self.experiment, self.experiment.suite, self._comparable()
+        if not measured:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures.items())
             raise RankwellError(f"the baseline {experiment.baseline!r} has no figures ({reasons})")
-        order = (FIRST_STAGE, *experiment.recipes)
+        order = (FIRST_STAGE, *dict.fromkeys(name for recipes in experiment.columns.values() for name in recipes))
         compared = {
-            place: compare_variants(measured, order, experiment.baseline, suite.test, self.groups[place])
-            for place, measured in self.measured.items()
+            label: compare_variants(rows, order, experiment.baseline, suite.test, self.groups[label])
+            for label, rows in measured.items()
         }
-        notes = [f"{DEV}: all variants rank the candidates of {suite.candidates}"] if suite.candidates else []
-        outcome = ExperimentTables(compared, self.failures, notes)
+        notes = [
+            f"{label_of(DEV, column)}: all variants rank the candidates of {name}"
+            for column, name in _sources(experiment).items()
+        ]
+        first = str(self.measures[0])
+        values = {
+            (column, place): self._rows(label_of(place, column), first)
+            for place in {claim.data for claim in suite.claims}
+            for column in experiment.columns
+        }
+        claims = claims_table(suite.claims, list(experiment.columns), values) if suite.claims else None
+        outcome = ExperimentTables(compared, self.failures, notes, claims)
         if process_number() == 0:
             write_tables(self.out, outcome)
+            self._write_values()
             if last:
-                self._draw(outcome)
+                self._draw(outcome, measured)
         self.written = time.monotonic()
         return outcome
 
-    def _draw(self, outcome: ExperimentTables) -> None:
-        axis, recipes = self.experiment.suite.axis, self.experiment.recipes
-        if axis is not None:
-            draw_axis(_axis_values(recipes, axis, self.out), self.measured[DEV], axis, self.out / "axis.png")
-        comparison = outcome.compared[DEV].comparison
+    def _rows(self, label: str, measure: str) -> dict[str, dict[int, Values]]:
+        """By row and seed, the values of a measure on the queries of a place in a column."""
+        return {
+            name: {seed: evaluation.per_query[measure] for seed, evaluation in by_seed.items()}
+            for name, by_seed in self.measured[label].items()
+        }
+
+    def _write_values(self) -> None:
+        """``values.PLACE.MEASURE.csv.gz``: each query's value of each training."""
+        for label, measure in product(self.measured, map(str, self.measures)):
+            qids = self.measured[label][FIRST_STAGE][0].qids
+            path = self.out / f"values.{file_name(label)}.{file_name(measure)}.csv.gz"
+            write_values(path, qids, self._rows(label, measure))
+
+    def _draw(self, outcome: ExperimentTables, measured: Mapping[str, Measured]) -> None:
+        axis = self.experiment.suite.axis
         with suppress(MissingExtraError):  # plots are optional
-            for place, compared in outcome.compared.items():
-                name = "table.png" if place == DEV else f"table.{file_name(place)}.png"
-                draw_table(compared, self.measured[place], self.out / name)
-            for name in recipes:
-                if name in comparison.evaluations and name != comparison.baseline:
-                    path = self.out / "differences" / f"{file_name(name)}.png"
-                    gaps = [gap for _, gap in query_differences(comparison, name, self.measures[0])]
-                    title = f"{name} against {comparison.baseline}"
-                    draw_differences(gaps, path, title=title, measure=str(self.measures[0]))
+            for label, compared in outcome.compared.items():
+                name = "table.png" if label == DEV else f"table.{file_name(label)}.png"
+                draw_table(compared, measured[label], self.out / name)
+            for column, recipes in self.experiment.columns.items():
+                label = label_of(DEV, column)
+                if label in measured:
+                    suffix = f".{file_name(column)}" if column else ""
+                    if axis is not None:
+                        values = _axis_values(recipes, axis, self.out)
+                        draw_axis(values, measured[label], axis, self.out / f"axis{suffix}.png")
+                    self._draw_differences(outcome.compared[label].comparison, self.out / f"differences{suffix}")
+
+    def _draw_differences(self, comparison: Comparison, folder: Path) -> None:
+        """Each query's difference from the baseline, a picture a variant."""
+        for name in comparison.evaluations:
+            if name not in (FIRST_STAGE, comparison.baseline):
+                gaps = [gap for _, gap in query_differences(comparison, name, self.measures[0])]
+                title = f"{name} against {comparison.baseline}"
+                draw_differences(gaps, folder / f"{file_name(name)}.png", title=title, measure=str(self.measures[0]))

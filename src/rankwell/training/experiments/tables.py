@@ -74,11 +74,15 @@ class Compared:
 
 @dataclass(frozen=True, eq=False)
 class ExperimentTables:
-    """Comparisons by the name of what was measured on (``dev`` and what the suite adds), and what failed."""
+    """Comparisons by the name of what was measured on (``dev`` and what the suite adds), and what failed.
+
+    ``claims`` are those of a paper, if the suite has any.
+    """
 
     compared: Mapping[str, Compared]
     failures: Mapping[str, str]
     notes: Sequence[str] = field(default=())
+    claims: Table | None = None
 
     def table(self, place: str) -> Table:
         """The table of one of them."""
@@ -156,8 +160,16 @@ def _table(compared: Compared) -> Table:
 
 
 def write_tables(out: Path, outcome: ExperimentTables) -> None:
-    """``table.md``, ``table.csv``, ``results.json``, and for each place each query's means in ``queries.PLACE.csv``."""
+    """``table.md``, ``table.csv``, ``results.json``, and for each place each query's means in ``queries.PLACE.csv``.
+
+    With claims of a paper, also ``claims.csv``.
+    """
+    if outcome.claims is not None:
+        with atomic_text(out / "claims.csv") as file:
+            file.write(as_csv(outcome.claims) + "\n")
     with atomic_text(out / "table.md") as file:
+        if outcome.claims is not None:
+            file.write(f"## The paper's claims\n\n{as_markdown(outcome.claims)}\n\n")
         for place, compared in outcome.compared.items():
             tables = [outcome.table(place), contrast_table(compared.comparison), *outcome.group_tables(place)]
             file.write(f"## {place}\n\n" + "".join(f"{as_markdown(table)}\n\n" for table in tables))

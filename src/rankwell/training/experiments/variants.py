@@ -16,8 +16,10 @@ from pydantic import Field
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_text
 from rankwell.corpus.formats import write_run
+from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.training.data.prepare import Collection, Prepared, Split, open_collection, open_split
+from rankwell.training.experiments.claims import Claim
 from rankwell.training.experiments.tables import DEV, GroupKind, file_name
 from rankwell.training.first_stage import search_split
 from rankwell.training.options import Options
@@ -25,6 +27,9 @@ from rankwell.training.recipe import Recipe
 from rankwell.training.results import evaluate_split, measures_of
 from rankwell.training.run import Say, Trained, measured_run, run_recipe
 from rankwell.training.stage import process_count, process_number
+
+RANKS_KEPT = 100
+"""Documents per query in the rankings that are kept."""
 
 
 class EvaluateOnOptions(Options):
@@ -38,14 +43,42 @@ class EvaluateOnOptions(Options):
     )
 
 
+Changes = dict[str, Any]
+"""Paths and values as for ``--set``; ``base`` names another recipe."""
+
+
+class Column(Options):
+    """A way of training the suite's variants, such as the paper's own schedule."""
+
+    base: str | None = Field(default=None, description="Recipe that the variants change here; none: the suite's.")
+    set: Changes = Field(default_factory=dict, description="Options that all variants change here.")
+    variants: dict[str, Changes | Literal[False] | None] = Field(
+        default_factory=dict,
+        description="Name → further changes of a variant here; `off` leaves it out. A new name adds a variant.",
+    )
+    candidates: str | None = Field(default=None, description="As in the suite, for this column; none: the suite's.")
+
+
 class Suite(Options):
     """An experiment: variants of a recipe, seeds, and what is compared."""
 
     base: str = Field(
         description="Recipe that the variants change: its name, or a file relative to the suite's folder."
     )
-    set: dict[str, Any] = Field(default_factory=dict, description="Options that all variants change.")
-    variants: dict[str, dict[str, Any] | None] = Field(
+    set: Changes = Field(default_factory=dict, description="Options that all variants change.")
+    start: Changes = Field(
+        default_factory=dict,
+        description="The model that all variants start from, made once: changes of the recipe `start`, or of another "
+        "`base`. Needs `data`, text that leaves the target collection out; without it, or if `--set` gives "
+        "`model.start`, none is made.",
+    )
+    columns: dict[str, Column] = Field(
+        default_factory=dict, description="Name → another way of training the variants; none: one way."
+    )
+    claims: tuple[Claim, ...] = Field(
+        default=(), description="What a paper claims: differences between variants, judged in each column."
+    )
+    variants: dict[str, Changes | None] = Field(
         min_length=1,
         description="Name → changes: paths and values as for --set, and `base` for another recipe than the "
         "suite's; none: the recipe unchanged.",
@@ -75,22 +108,48 @@ class Suite(Options):
         default=None, description="Path of an option; the first measure is plotted against its value."
     )
 
+    def way(self, column: str) -> Column:
+        """How variants are trained in a column; ``""`` where the suite has none."""
+        own = self.columns.get(column, Column())
+        variants = {name: dict(changes or {}) for name, changes in self.variants.items()}
+        for name, changes in own.variants.items():
+            if changes is False:
+                variants.pop(name, None)
+            else:
+                variants[name] = {**variants.get(name, {}), **(changes or {})}
+        return Column(
+            base=own.base or self.base,
+            set={**self.set, **own.set},
+            variants=dict(variants),
+            candidates=own.candidates or self.candidates,
+        )
+
+
+def label_of(name: str, column: str) -> str:
+    """What a variant, or a place that is measured on, is called in a column."""
+    return f"{name}, {column}" if column else name
+
 
 @dataclass(frozen=True)
 class VariantRun:
-    """A variant with a seed."""
+    """A variant with a seed, in a column."""
 
     name: str
+    column: str
     seed: int
     recipe: Recipe
 
     def __str__(self) -> str:
-        return f"{self.name}, seed {self.seed}"
+        return f"{label_of(self.name, self.column)}, seed {self.seed}"
 
     @property
     def place(self) -> str:
         """Its folder in the experiment's."""
-        return f"runs/{file_name(self.name)}/seed-{self.seed}"
+        return f"runs/{file_name(label_of(self.name, self.column))}/seed-{self.seed}"
+
+    def ranking(self, place: str) -> str:
+        """The file of its ranking of the queries of a place."""
+        return f"rankings/{file_name(label_of(self.name, self.column))}.seed-{self.seed}.{file_name(place)}.run.gz"
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +170,13 @@ def train_variant(variant: VariantRun, suite: Suite, out: Path, device: str | No
     begin, folder = time.monotonic(), out / variant.place
     try:
         trained = run_recipe(variant.recipe, folder, pool=out, device=device, resume=True, say=say)
-        values = {place: (result.qids, result.values) for place, result in _evaluations(trained, suite, out)}
-        candidates = _write_candidates(trained, out) if variant.name == suite.candidates else None
+        values = {}
+        for place, run, result in _evaluations(trained, suite, out):
+            values[place] = (result.qids, result.values)
+            if process_number() == 0:
+                write_run(run.head(RANKS_KEPT), out / variant.ranking(place))
+        source = suite.way(variant.column).candidates
+        candidates = _write_candidates(trained, out) if variant.name == source else None
     except Exception as error:
         if process_count() > 1:  # the other processes are still running it: nothing can continue
             raise
@@ -163,13 +227,14 @@ def with_candidates(variant: VariantRun, train_run: str, dev_run: str) -> Varian
 # Measuring
 
 
-def _evaluations(trained: Trained, suite: Suite, pool: Path) -> Iterator[tuple[str, Evaluation]]:
+def _evaluations(trained: Trained, suite: Suite, pool: Path) -> Iterator[tuple[str, Run, Evaluation]]:
+    """What was measured on, the ranking of its queries, and the figures."""
     recipe, last = trained.work.recipe, trained.last
     if last is None or last.run is None:
         raise RankwellError(f"no stage of {recipe.name} ranks documents, so there is nothing to compare")
     measures, depth = measures_of(recipe, suite.measures), recipe.evaluate.depth
     data = last.work.data
-    yield DEV, evaluate_split(data.dev, last.run, measures, depth)
+    yield DEV, last.run, evaluate_split(data.dev, last.run, measures, depth)
     learned = next((done.result.first_stage for done in reversed(last.work.done) if done.result.first_stage), None)
     for name, collection, split in further_splits(recipe, suite, pool, last.work.device):
         if learned is not None and collection.digest == data.collection.digest:
@@ -177,7 +242,7 @@ def _evaluations(trained: Trained, suite: Suite, pool: Path) -> Iterator[tuple[s
         there = replace(last.work, prepared=Prepared(collection, data.train, split))
         run = measured_run(there, last.stage, last.folder)
         assert run is not None
-        yield name, evaluate_split(split, run, measures, depth)
+        yield name, run, evaluate_split(split, run, measures, depth)
 
 
 def further_splits(

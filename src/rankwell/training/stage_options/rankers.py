@@ -40,9 +40,10 @@ class ListOptions(DevOptions):
         ge=1,
         description="Number of candidates that negatives are drawn from; none: all of the first stage's.",
     )
-    found_only: bool = Field(
-        default=False,
-        description="Train only on relevant documents that the first stage found; false: on all judged relevant.",
+    found_only: bool | Literal["auto"] = Field(
+        default="auto",
+        description="Train only on relevant documents that the first stage found (true), on all judged relevant "
+        "(false), or only on those found if more than 5 % were missed (auto).",
     )
     start: Literal["previous", "first_stage"] = Field(
         default="previous",

@@ -59,7 +59,7 @@ def check_pairs(work: Work, stage: RecipeStage[PairOptions]) -> None:
         if stage_kinds()[earlier.kind].builds_index:
             raise RankwellError(f"{stage.path}: the index of {earlier.path} has no texts, so it cannot have vectors")
     if options.negatives and work.candidates is None:
-        training_candidates(work, ListOptions(depth=options.depth))
+        training_candidates(work, ListOptions(depth=options.depth, found_only=False))
 
 
 def training_pairs(
@@ -72,7 +72,7 @@ def training_pairs(
         relevant = RelevantDocuments.of(tuple(text_of), split.qrels, documents, level)
         pairs = relevant.pairs()
         return TrainingPairs(tuple(text_of.values()), lambda epoch: pairs, relevant)
-    candidates = training_candidates(work, ListOptions(depth=options.depth))
+    candidates = training_candidates(work, ListOptions(depth=options.depth, found_only=False))
     rows = [row for row, qid in enumerate(candidates.qids) if qid in text_of]
     candidates = candidates.take(np.array(rows, np.int64))
     relevant = RelevantDocuments.of(candidates.qids, split.qrels, documents, level)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,8 +41,6 @@ from rankwell.training.stage import StageResult, Work, stage_kinds
 from rankwell.training.stage_options.rankers import DevOptions, ListOptions
 
 Validate = Callable[[nn.Module], Mapping[str, float]]
-MANY_MISSED = 0.25
-"""The share of relevant documents outside the candidates that is worth a warning."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +104,14 @@ def ranker_tokens(work: Work, ranker: RankerInTraining) -> StoredTokens:
 def training_candidates(work: Work, options: ListOptions | None = None) -> TrainingCandidates:
     """The candidates that an earlier stage selected, or else the first stage's; those that ``options`` take."""
     split, level, documents = work.data.train, work.recipe.data.relevance, work.data.collection.store
-    options = options or ListOptions()
+    options = options or ListOptions(found_only=False)
+    depth, found_only = options.depth, options.found_only
+    if found_only == "auto" and work.data.collection.dataset.negatives(split.name):
+        found_only = False  # no search has found the relevant documents of examples that bring their own negatives
     if work.candidates is not None:
-        selection = Selection(level, options.depth, options.found_only)
+        selection = Selection(level, depth, found_only)
         return TrainingCandidates.of(split.queries, split.qrels, read_run(work.candidates), documents, selection)
-    selection = Selection(level, options.depth or work.recipe.first_stage.depth, options.found_only)
+    selection = Selection(level, depth or work.recipe.first_stage.depth, found_only)
     judgments = f"the judgments of the split {split.name!r}"
     return TrainingCandidates.of(split.queries, split.qrels, split.run, documents, selection, judgments=judgments)
 
@@ -218,26 +218,10 @@ def fit(
     """Train a ranker on lists of the training candidates."""
     options, documents = stage.options, ranker_tokens(work, ranker)
     candidates = training_candidates(work, options)
-    warn_of_missed(candidates)
     lists = partial(draw, candidates, options.plan(), work.seed)
     validation = ranking_validation(work, options, ranker)
     outcome = train_ranker(work, options, folder, ranker, candidates, documents, lists, validation, description)
     return StageResult(folder / "model", figures=outcome.figures())
-
-
-def warn_of_missed(candidates: TrainingCandidates) -> None:
-    """Warn if many relevant documents come from elsewhere than all others, which a ranker can learn to recognise.
-
-    Examples that bring their own negatives are no such case: none of their relevant documents was found by a search.
-    """
-    relevant, missed = int(candidates.relevant.sum()), int(candidates.missed.sum())
-    if MANY_MISSED * relevant <= missed < relevant:
-        warnings.warn(
-            f"{missed:,} of {relevant:,} relevant documents are not among the candidates, where all other documents "
-            "come from. A ranker may learn to recognise them by that, and then fail on the candidates of another "
-            "search. `found_only: true` trains without them (see docs/training-data.md).",
-            stacklevel=2,
-        )
 
 
 def rerank_dev(work: Work, model: Path) -> Run:
