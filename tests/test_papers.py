@@ -39,7 +39,7 @@ def test_the_share_that_noise_reduction_drops_is_that_of_the_file() -> None:
     path = DOCS / "results" / "papers" / "drbert-table1.insuranceqa.noise.json"
     (rows,) = json.loads(path.read_text(encoding="utf-8")).values()
     shares = [share for row in rows.values() for share in row]
-    said = f"{min(shares):.0%} to {max(shares):.0%} of the unjudged".replace("% to", "to").replace("%", " %")
+    said = f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % of the unjudged"
     assert said in " ".join((DOCS / "drbert.md").read_text(encoding="utf-8").split())
     assert min(shares) > 0.02  # the limit that the page names
 
