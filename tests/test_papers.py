@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -32,6 +33,15 @@ def test_figures_in_sentences_are_in_the_tables(page: str) -> None:
     lines = text.splitlines() if page in OVERVIEW else [line for line in text.splitlines() if line[:1] != "|"]
     said = {figure for figure in figures_of("\n".join(lines)) if figure.startswith((".", "+", "−"))}
     assert said <= known
+
+
+def test_the_share_that_noise_reduction_drops_is_that_of_the_file() -> None:
+    path = DOCS / "results" / "papers" / "drbert-table1.insuranceqa.noise.json"
+    (rows,) = json.loads(path.read_text(encoding="utf-8")).values()
+    shares = [share for row in rows.values() for share in row]
+    said = f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % of the unjudged"
+    assert said in " ".join((DOCS / "drbert.md").read_text(encoding="utf-8").split())
+    assert min(shares) > 0.02  # the limit that the page names
 
 
 @pytest.mark.parametrize("page", [*PAGES, *OVERVIEW])
