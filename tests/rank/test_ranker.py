@@ -5,10 +5,9 @@ known beforehand where the order matters.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.corpus.records import Query, Run  # noqa: E402
+from rankwell.corpus.store import DocumentStore  # noqa: E402
 from rankwell.inputs.batching import Sequences  # noqa: E402
 from rankwell.inputs.reader import Reader  # noqa: E402
 from rankwell.inputs.templates import Template  # noqa: E402
@@ -32,13 +32,6 @@ PAIRS = [
     ("", "honey"),
     ("bank", "the river bank, " * 30),
 ]
-
-
-class Collection(dict[str, str]):
-    """Documents by id, as a store gives them."""
-
-    def texts(self, docids: Sequence[str]) -> list[str]:
-        return [self[docid] for docid in docids]
 
 
 class TestPredict:
@@ -124,7 +117,7 @@ def test_a_template_that_reads_something_else_is_refused(tiny_checkpoint: Path, 
     for call in (
         lambda: ranker.predict([("tea", "bank")]),
         lambda: ranker.rank("tea", ["bank"]),
-        lambda: ranker.rerank(run, [Query("q", "tea")], Collection({"d": "bank"})),
+        lambda: ranker.rerank(run, [Query("q", "tea")], DocumentStore.of_texts({"d": "bank"})),
     ):
         with pytest.raises(RankwellError, match=problem):
             call()
@@ -181,7 +174,7 @@ class TestOverlap:
         monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", 1)
         run = Run.from_scores({qid: {"a": 3.0, "b": 2.0, "c": 1.0} for qid in "123"})
         queries = [Query(qid, "bank " * int(qid)) for qid in "123"]
-        texts = Collection(a="tea", b="bank", c="bank bank")
+        texts = DocumentStore.of_texts({"a": "tea", "b": "bank", "c": "bank bank"})
         engine = Begun(counting.engine)
         found = Ranker.from_engine(engine, Reader(counting.tokenizer, Template())).rerank(run, queries, texts)
         assert dict(found) == dict(counting.rerank(run, queries, texts))
@@ -261,7 +254,8 @@ class TestRank:
 
 
 class TestRerank:
-    COLLECTION = Collection(a="tea", b="bank", c="bank bank", d="", e="bank bank bank")
+    TEXTS: ClassVar = {"a": "tea", "b": "bank", "c": "bank bank", "d": "", "e": "bank bank bank"}
+    COLLECTION = DocumentStore.of_texts(TEXTS)
     QUERIES = (Query("1", "milk"), Query("2", "bank", "numeric"), Query("3", "unasked"))
     RUN = Run.from_scores({"2": {"a": 9, "b": 8, "e": 7}, "1": {"d": 5, "b": 4, "c": 3, "a": 2}})
 
@@ -282,7 +276,7 @@ class TestRerank:
         texts = {query.qid: query for query in self.QUERIES}
         found = ranker.rerank(self.RUN, self.QUERIES, self.COLLECTION)
         for qid, ranking in found.items():
-            pairs = [(texts[qid].text, self.COLLECTION[docid]) for docid in ranking.docids]
+            pairs = [(texts[qid].text, self.TEXTS[docid]) for docid in ranking.docids]
             expected = ranker.predict(pairs, types=[texts[qid].type] * len(pairs))
             assert np.abs(ranking.scores - expected).max() < 1e-5
             assert sorted(ranking.docids) == sorted(self.RUN[qid].docids)

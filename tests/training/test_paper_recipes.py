@@ -102,7 +102,7 @@ STATED: dict[str, dict[str, Any]] = {
         "stages.deepct.k1": "10",
         "stages.deepct.b": "0.9",
     },
-    "doc2query": {"stages.doc2query.n": 5, "stages.doc2query.method": "sample", "stages.doc2query.top_k": 10},
+    "doc2query": {"stages.doc2query.n": 5, "stages.doc2query.top_k": 10},
     "duobert": {
         "model.max_query": 64,
         "model.max_length": 512,

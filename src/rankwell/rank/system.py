@@ -332,8 +332,7 @@ def before_rest(top: Run, first: Run) -> Run:
             rankings[qid] = ranking
             continue
         rest = ranking.select(set(ranking.docids).difference(best.docids).__contains__)
-        # Below the last re-ranked document by more than rounding can hide.
-        below = best.scores[-1] - 1 + (rest.scores - rest.scores.max(initial=-np.inf)) if len(rest) else rest.scores
+        below = best.scores[-1] - np.arange(1, len(rest) + 1)  # their own scores, moved, might round to equal ones
         rankings[qid] = Ranking.of([*best.docids, *rest.docids], np.concatenate([best.scores, below]))
     return Run(rankings, name=top.name)
 
