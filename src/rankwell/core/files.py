@@ -298,11 +298,11 @@ def atomic_folder(path: str | os.PathLike[str], *, checksums: bool = True) -> It
             yield temporary
             if checksums:
                 write_checksums(temporary)
-            for file in temporary.rglob("*"):
-                if file.is_file():
-                    with file.open("rb") as written:
+            for place, _, names in os.walk(temporary, topdown=False):
+                for name in names:
+                    with Path(place, name).open("rb") as written:
                         os.fsync(written.fileno())
-            sync_folder(temporary)
+                sync_folder(Path(place))
             temporary.rename(path)
             sync_folder(path.parent)
         finally:
