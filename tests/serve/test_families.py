@@ -47,4 +47,4 @@ def test_the_class_that_means_relevant(tiny_models: Any, monkeypatch: pytest.Mon
     expected = [Ranker(folder, engine={"label": f"LABEL_{n}"}).predict(tiny_models.PAIRS) for n in (1, 2)]
     assert np.abs(np.array(found) - np.array(expected)).max() < 1e-5
     assert np.abs(found[0] - found[1]).max() > 1e-2
-    assert [sources.options.get("trust_remote_code") for sources in served] == [None, True]
+    assert [sources.computing.trust_remote_code for sources in served] == [False, True]

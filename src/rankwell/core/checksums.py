@@ -15,7 +15,7 @@ import os
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -68,12 +68,13 @@ class FileChecksums:
         for number, begin in enumerate(range(0, len(data), BLOCK)):
             self.check_block(path, number, memoryview(data)[begin : begin + BLOCK])
 
-    def check_file(self, path: Path) -> None:
-        """Read the file and raise unless it is as it was written."""
+    def check_file(self, path: Path, pace: Callable[[int], None] = lambda size: None) -> None:
+        """Read the file and raise unless it is as it was written. ``pace`` is called with the size of each piece."""
         try:
             self.check_size(path, path.stat().st_size)
             number = 0
             for data in _pieces(path):
+                pace(len(data))
                 for begin in range(0, len(data), BLOCK):
                     self.check_block(path, number, data[begin : begin + BLOCK])
                     number += 1
@@ -153,10 +154,13 @@ class Verified:
     without: int
 
 
-def verify_folder(folder: Path, *, largest: int | None = None) -> Verified:
+def verify_folder(
+    folder: Path, *, largest: int | None = None, pace: Callable[[int], None] = lambda size: None
+) -> Verified:
     """Read all files of a folder, and of those below it, that have checksums. Raises if one is damaged or missing.
 
-    Files of more than ``largest`` bytes are left out. Times are not looked at: copying sets them in any order.
+    Files of more than ``largest`` bytes are left out, and ``pace`` may wait between pieces. Times are not looked at:
+    copying sets them in any order.
     """
     files = size = without = 0
     for place, _, names in os.walk(folder):
@@ -169,7 +173,7 @@ def verify_folder(folder: Path, *, largest: int | None = None) -> Verified:
             if largest is not None and checksums.size > largest:
                 continue
             try:
-                checksums.check_file(path)
+                checksums.check_file(path, pace)
             except InputError as error:
                 if path.suffix not in SETTINGS:
                     raise

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rankwell.core.errors import InputError
 from rankwell.serve.engine import Metrics
 from rankwell.serve.formats import Limits
 from rankwell.serve.listening import Hosts
@@ -248,6 +249,12 @@ class Gate:
             if status:
                 raise
             await shutting_down().response(request_id)(scope, receive, send_on)
+        except InputError as error:
+            self._metrics.damaged.inc()
+            about["damaged"] = str(error)
+            if not status:
+                line = "the index is damaged; the service's log names the file"
+                await ApiError(500, "damaged", line).response(request_id)(scope, receive, send_on)
         except Exception as error:
             # The message may hold a document's text, so only the error's type and location are logged.
             about["bug"] = place_of(error)
@@ -292,7 +299,9 @@ class Gate:
         path = getattr(scope.get("route"), "path", None) or "other"
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
-        level = logging.ERROR if "bug" in about else logging.DEBUG if path in _OPEN_PATHS else logging.INFO
+        level = (
+            logging.ERROR if {"bug", "damaged"} & {*about} else logging.DEBUG if path in _OPEN_PATHS else logging.INFO
+        )
         line = {"request_id": request_id, "method": scope["method"], "path": path, "status": status}
         LOG.log(level, "request", extra={"about": {**line, "ms": round(1000 * seconds, 2), **about}})
 
