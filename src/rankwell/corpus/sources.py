@@ -95,7 +95,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
         except OSError as error:
             raise InputError(folder, None, f"cannot be read ({system_reason(error)})") from None
         folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        yield from (Path(entry.path) for entry in entries if entry.is_file())
+        yield from (Path(entry.path) for entry in entries if os.path.isfile(entry.path))  # False for links in a circle
 
 
 def document_id(path: Path, folder: Path) -> str:
