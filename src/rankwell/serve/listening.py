@@ -131,15 +131,6 @@ def _canonical(name: str) -> str:
         return name.lower().removesuffix(".")
 
 
-def check_proxies(addresses: Sequence[str]) -> None:
-    """Raise unless all are IP addresses."""
-    for address in addresses:
-        try:
-            ip_address(address)
-        except ValueError:
-            raise RankwellError(f"--set proxy={address}: not an IP address") from None
-
-
 def check_hosts(names: Sequence[str]) -> None:
     """Raise unless all are host names; ``*`` stands for any."""
     for name in names:
@@ -204,29 +195,28 @@ def descriptor_limit() -> int:
 class Connections:
     """The open connections of a service: at most ``most``, and at most half of them of one address.
 
-    Loopback addresses and those of ``proxies`` may have all: many clients can be behind them. ``backlog`` is how many
+    Loopback addresses and that of ``proxy`` may have all: many clients can be behind them. ``backlog`` is how many
     connections are accepted at once, before any of them can be counted.
     """
 
     most: int
     backlog: int
-    proxies: frozenset[str] = frozenset()
+    proxy: str | None = None
     open: int = 0
     by_address: Counter[str] = field(default_factory=Counter)
     silent: dict[Connection, None] = field(default_factory=dict)
     """Those that have not sent a whole request, the oldest first."""
 
     @classmethod
-    def within_limits(cls, proxies: Sequence[str] = ()) -> Connections:
+    def within_limits(cls, proxy: str | None = None) -> Connections:
         """As many as this process's descriptors allow."""
         limit = descriptor_limit()
         backlog = max(8, min(LARGEST_BACKLOG, limit // 8))
-        most = max(8, min(MOST, limit - open_descriptors() - backlog - RESERVED))
-        return cls(most, backlog, frozenset(map(_canonical, proxies)))
+        return cls(max(8, min(MOST, limit - open_descriptors() - backlog - RESERVED)), backlog, proxy)
 
     def has_share(self, address: str) -> bool:
         """Whether an address may have only half of the connections."""
-        return not is_loopback(address) and address not in self.proxies
+        return not is_loopback(address) and address != self.proxy
 
     def add(self, connection: Connection) -> None:
         """Count a new connection; if there are too many, close a silent one, or this one if all others are busy."""

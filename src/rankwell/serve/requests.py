@@ -299,9 +299,8 @@ class Gate:
         path = getattr(scope.get("route"), "path", None) or "other"
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
-        level = (
-            logging.ERROR if {"bug", "damaged"} & {*about} else logging.DEBUG if path in _OPEN_PATHS else logging.INFO
-        )
+        usual = logging.DEBUG if path in _OPEN_PATHS else logging.INFO
+        level = logging.ERROR if "bug" in about or "damaged" in about else usual
         line = {"request_id": request_id, "method": scope["method"], "path": path, "status": status}
         LOG.log(level, "request", extra={"about": {**line, "ms": round(1000 * seconds, 2), **about}})
 

@@ -23,7 +23,7 @@ from rankwell.core.truncation import survive_truncation
 from rankwell.serve.api import create_app
 from rankwell.serve.engine import Batching
 from rankwell.serve.formats import Limits
-from rankwell.serve.listening import Connection, Connections, Hosts, Place, check_hosts, check_proxies
+from rankwell.serve.listening import Connection, Connections, Hosts, Place, check_hosts
 from rankwell.serve.requests import LOG, ApiError, JsonLines, RateLimit
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
@@ -41,11 +41,10 @@ class ServerOptions:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     drain_seconds: int = 30
-    proxies: tuple[str, ...] = ()
+    proxy: str | None = None
 
     def __post_init__(self) -> None:
         check_hosts(self.hosts)
-        check_proxies(self.proxies)
         if self.key and not (self.key.isascii() and self.key.isprintable() and self.key == self.key.strip()):
             raise RankwellError(
                 "--key (or RANKWELL_KEY): expected printable ASCII characters without spaces at either end, since "
@@ -143,7 +142,7 @@ def run(
     gc.collect()
     gc.freeze()
     hosts = Hosts.of(place, options.hosts, options.origins)
-    connections = Connections.within_limits(options.proxies)
+    connections = Connections.within_limits(options.proxy)
     config = uvicorn.Config(
         create_app(service, key=options.key, origins=options.origins, hosts=hosts, tracing=tracing),
         log_config=None,
