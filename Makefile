@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.installed-demo
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-api test-clients test-faults test-scale docs format bench clean
+.PHONY: demo test test-api test-clients test-faults test-scale fuzz docs format bench clean
 
 demo: $(DEMO)  ## index the bundled sample, search it, re-rank it with the model that ships, evaluate it
 	$(BIN)/rankwell demo
@@ -34,6 +34,9 @@ test-clients: $(STAMP)  ## the clients of Cohere, Voyage, LiteLLM, LlamaIndex, H
 
 test-faults: $(STAMP)  ## 1,000 flipped bits, kills, a full and a read-only disk: some three minutes
 	RANKWELL_FAULTS=1000 $(BIN)/pytest -s tests/faults tests/retrieve/test_durability.py
+
+fuzz: $(STAMP)  ## mutated inputs for every reader, MINUTES=10 of them; what goes wrong is kept in tests/fuzz and replayed by `make test`
+	$(BIN)/python bench/fuzz_readers.py --minutes $(or $(MINUTES),10) --seed $$(date +%s) --keep tests/fuzz
 
 test-api: $(STAMP)  ## schemathesis against a service, and a service without torch, each in an environment of its own
 	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_description.py

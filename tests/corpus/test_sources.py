@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,7 @@ from rankwell.core.errors import InputError, MissingExtraError, Notice, Rankwell
 from rankwell.corpus.formats import read_documents, read_queries
 from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.records import Document, Query
-from rankwell.corpus.sources import collection_digest, resolve_documents, resolve_queries
+from rankwell.corpus.sources import TextFolder, collection_digest, read_page, resolve_documents, resolve_queries
 
 BEES = Document("d1", "Bees keep warm.", "Bees")
 TEA = Document("d2", "Tea, hot.")
@@ -334,3 +336,52 @@ def test_a_missing_package_is_named_with_its_command(
         read_documents(file("a.parquet", "PAR1"))
     with pytest.raises(MissingExtraError, match=r"pip install 'rankwell\[hf\]'"):
         resolve_documents("hf:owner/name")
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["<a ", '<a a="', "<!--", "</", "<?", "<![CDATA[", "<", "<svg>", "</noscript>", "<script>", "<a = ", "&amp", "<p>"],
+)
+def test_a_page_of_broken_markup_is_read_in_a_moment(part: str) -> None:
+    begin = time.process_time()
+    title, text = read_page(f"<p>bees</p>{'<svg>' * 20_000 if part == '</noscript>' else ''}{part * 40_000}")
+    assert text.startswith("bees")
+    assert title == ""
+    assert time.process_time() - begin < 5  # some of these took html.parser minutes
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("x < y and 3<4", "x < y and 3<4"),
+        ("<a href='a>b' title=\"q>r\">link</a><br/>n<!-- c > --> m", "link\nn m"),
+        ("<svg><title>no</title>t</svg> end &lt;b&gt;", "end <b>"),
+        ('<p title=""">stray quote</p> after', "stray quote\nafter"),
+        ("before <b unfinished", "before"),
+        ("<style>p > a { }</style><!DOCTYPE html><?php ?>text", "text"),
+    ],
+)
+def test_a_page_is_read_as_browsers_do(page: str, text: str) -> None:
+    assert read_page(page) == ("", text)
+
+
+def test_a_deep_folder_is_read_and_links_out_of_it_are_not(tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (tmp_path / "secret.txt").write_text("a secret")
+    (folder / "inside.txt").write_text("a note")
+    (folder / "out.txt").symlink_to(tmp_path / "secret.txt")
+    (folder / "in.txt").symlink_to(folder / "inside.txt")
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(1100):  # deeper than Python's functions may call themselves
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    try:
+        with pytest.warns(Notice, match="1 links out of the folder"):
+            found = {document.docid: document.text for document in TextFolder(folder).documents()}
+    finally:
+        subprocess.run(["rm", "-r", folder / "d"], check=True)  # shutil cannot
+    assert found == {"inside.txt": "a note", "in.txt": "a note"}

@@ -23,6 +23,7 @@ from .conftest import PATIENCE, Process
 
 FEW_DESCRIPTORS = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
 PATIENT = "import rankwell.serve.listening as c; c.HEADER_SECONDS = 600\n"
+SHARED = "import rankwell.serve.listening as c; c.Connections.has_share = lambda self, address: True\n"
 QUICK = "import rankwell.serve.listening as c; c.HEADER_SECONDS = 0.5\n"
 
 
@@ -52,9 +53,48 @@ def test_silent_connections_do_not_use_up_the_descriptors(start: Callable[[str],
     assert not [line for line in log if "Traceback" in line]
 
 
+def test_slow_bodies_leave_searches_answered(start: Callable[[str], Process]) -> None:
+    service = start(FEW_DESCRIPTORS + PATIENT)
+    head = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{"
+    with ExitStack() as stack:
+        for _ in range(3):
+            for _ in range(100):
+                slow = stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=60))
+                with suppress(ConnectionError):
+                    slow.sendall(head)
+            assert service.ask("POST", "/search", {"query": "bees", "stages": "bm25"})[0] == 200
+
+
+def test_a_body_must_come_at_a_least_rate(start: Callable[[str], Process]) -> None:
+    code = "import rankwell.serve.requests as r; r.SLOW_SECONDS = 0.5; r.LEAST_RATE = 100\n"
+    port = start(QUICK + code).port
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sender:
+        sender.sendall(b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n")
+        sender.sendall(b" " * 50)
+        begin = time.monotonic()
+        assert sender.recv(100).startswith(b"HTTP/1.1 408")
+        assert 0.5 < time.monotonic() - begin < 20  # the deadline of every body is 30 s
+    body = json.dumps({"query": "bees", "stages": "bm25"}).encode().ljust(300)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sender:  # slower than a body usually is
+        sender.sendall(b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300\r\n\r\n")
+        for begin_at in range(0, 300, 100):
+            sender.sendall(body[begin_at : begin_at + 100])
+            time.sleep(0.3)
+        assert sender.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_a_refused_body_must_end_in_time(start: Callable[[str], Process]) -> None:
+    with socket.create_connection(("127.0.0.1", start(QUICK).port), timeout=60) as sender:
+        sender.sendall(b"POST /search HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 5000\r\n\r\n")
+        assert sender.recv(100).startswith(b"HTTP/1.1 421")
+        with suppress(ConnectionError):
+            while sender.recv(1000):
+                sender.sendall(b" ")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of this machine")
 def test_many_connections_of_one_client_leave_those_of_another_alone(start: Callable[[str], Process]) -> None:
-    port = start(FEW_DESCRIPTORS + PATIENT).port
+    port = start(FEW_DESCRIPTORS + PATIENT + SHARED).port
     with ExitStack() as stack:
         connect = partial(socket.create_connection, ("127.0.0.1", port), timeout=60)
         other = stack.enter_context(connect(source_address=("127.0.0.2", 0)))
@@ -106,6 +146,15 @@ def test_one_address_has_half_of_the_connections() -> None:
         pool.add(connection)  # type: ignore[arg-type]
     assert [connection.aborted for connection in made] == [True] + [False] * 10
     assert not other.aborted
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.0.0.5"])
+def test_addresses_of_this_machine_and_of_the_proxy_may_have_all_connections(address: str) -> None:
+    pool = Connections(most=20, backlog=8, proxy="10.0.0.5")
+    made = [Fake(address) for _ in range(21)]
+    for connection in made:
+        pool.add(connection)  # type: ignore[arg-type]
+    assert [connection.aborted for connection in made] == [True] + [False] * 20
 
 
 def test_connections_that_come_together_each_close_another() -> None:

@@ -56,6 +56,20 @@ def test_pages_of_other_hosts_are_refused(client: Any, origin: str) -> None:
     assert (answer.status_code, answer.json()["error_type"]) == (403, "forbidden")
 
 
+@pytest.mark.parametrize(
+    "twice",
+    [
+        [("Origin", "http://testserver"), ("Origin", "https://evil.example")],
+        [("Authorization", "Bearer a"), ("Authorization", "Bearer b")],
+        [("Host", "testserver"), ("Host", "evil.example")],
+        [("Content-Length", "2"), ("Transfer-Encoding", "chunked")],
+    ],
+)
+def test_headers_that_contradict_each_other_are_refused(client: Any, twice: list[tuple[str, str]]) -> None:
+    answer = client.post("/rerank", content=b"{}", headers=twice)
+    assert (answer.status_code, answer.json()["error_type"]) == (400, "malformed")
+
+
 @pytest.mark.parametrize("origin", ["http://testserver", "https://TestServer"])
 def test_the_services_own_page_is_let_in(client: Any, origin: str) -> None:
     assert client.post("/rerank", json=BODY, headers={"Origin": origin}).status_code == 200

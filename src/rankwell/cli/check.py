@@ -25,10 +25,8 @@ def check(
 
         rankwell check my-system --no-verify
     """
-    from rankwell.core.checksums import verify_folder
     from rankwell.core.errors import InputError
-    from rankwell.core.shards import MANIFEST, read_plan
-    from rankwell.rank.system import System
+    from rankwell.rank.system import System, check_folder
     from rankwell.rank.texts import is_system
     from rankwell.retrieve.index import Index, is_index
 
@@ -44,12 +42,8 @@ def check(
     if not verify:
         print("lengths and descriptions are right")
         return
-    verified = verify_folder(folder)
-    for manifest in sorted(folder.rglob(MANIFEST)):
-        read_plan(manifest)
-    if index is not None:
-        index.check()
-    elif not verified.files:
+    verified = check_folder(folder, index)
+    if index is None and not verified.files:
         raise InputError(folder, None, "has neither an index nor checksums; nothing to check")
     print(f"{verified.files:,} files, {verified.size / 1e6:,.1f} MB: as written")
     if verified.without:

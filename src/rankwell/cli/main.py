@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
 import pkgutil
 import sys
 import warnings
@@ -19,8 +20,8 @@ from typer.core import TyperCommand
 from rankwell import cli
 from rankwell.cli.options import COMMANDS
 from rankwell.core import progress
-from rankwell.core.errors import MissingExtraError, Notice, RankwellError
-from rankwell.core.files import reading_pipes_once
+from rankwell.core.errors import MissingExtraError, Notice, RankwellError, system_reason
+from rankwell.core.files import DISK_ERRORS, reading_pipes_once
 from rankwell.core.stopping import interruptible
 
 PACKAGE = Path(__file__).parents[1]
@@ -159,3 +160,8 @@ def main() -> None:
         # The reader of the output (head, less) has closed it: not an error.
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:  # the disk failed
+        if error.errno not in DISK_ERRORS or error.filename is None:
+            raise
+        print(f"rankwell: {os.fsdecode(error.filename)}: {system_reason(error)}", file=sys.stderr)
+        sys.exit(2)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +38,7 @@ SETTINGS: dict[str, Any] = {
     "max_documents": Annotated[int, Ge(1)],
     "max_body": Annotated[int, Ge(1)],
     "drain_seconds": Annotated[int, Ge(0)],
+    "proxy": IPv4Address | IPv6Address,
 }
 
 
@@ -130,6 +132,8 @@ def serve(
 
     drain_seconds: time to finish requests under way when stopping (30).
 
+    proxy: IP address of a reverse proxy, which may have more than half of all connections.
+
     Examples:
 
         rankwell serve
@@ -178,7 +182,8 @@ def serve(
     body, documents = rare.get("max_body", 8 << 20), rare.get("max_documents", 1000)
     limits = Limits(body_bytes=body, documents=documents, default_timeout_ms=timeout_ms)
     batching = Batching(rare.get("batch_tokens"), rare.get("wait_ms", 1.0), rare.get("queue_tokens"))
-    options = ServerOptions(key or None, tuple(origin or ()), tuple(allow_host or ()), rare.get("drain_seconds", 30))
+    hosts, drain_seconds, proxy = tuple(allow_host or ()), rare.get("drain_seconds", 30), rare.get("proxy")
+    options = ServerOptions(key or None, tuple(origin or ()), hosts, drain_seconds, proxy and str(proxy))
     computing, given = Computing(device, precision, backend, trust_remote_code), system is not None or bool(model)
     with exit_on_signals(), closing(bind(host, port)) as place, _index(index, given) as folder:
         models = default_models(folder, backend) if model is None else tuple(name for name in model if name != "none")

@@ -15,7 +15,7 @@ import os
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -68,12 +68,13 @@ class FileChecksums:
         for number, begin in enumerate(range(0, len(data), BLOCK)):
             self.check_block(path, number, memoryview(data)[begin : begin + BLOCK])
 
-    def check_file(self, path: Path) -> None:
-        """Read the file and raise unless it is as it was written."""
+    def check_file(self, path: Path, pace: Callable[[int], None] = lambda size: None) -> None:
+        """Read the file and raise unless it is as it was written. ``pace`` is called with the size of each piece."""
         try:
             self.check_size(path, path.stat().st_size)
             number = 0
             for data in _pieces(path):
+                pace(len(data))
                 for begin in range(0, len(data), BLOCK):
                     self.check_block(path, number, data[begin : begin + BLOCK])
                     number += 1
@@ -153,12 +154,13 @@ class Verified:
     without: int
 
 
-def verify_folder(folder: Path, *, editable: bool = False, largest: int | None = None) -> Verified:
-    """Read all files of a folder, and of those below it, that have checksums. Raises if one is damaged.
+def verify_folder(
+    folder: Path, *, largest: int | None = None, pace: Callable[[int], None] = lambda size: None
+) -> Verified:
+    """Read all files of a folder, and of those below it, that have checksums. Raises if one is damaged or missing.
 
-    Files of more than ``largest`` bytes are left out. Files of an ``editable`` folder, such as a model's, may be
-    removed, and its settings changed after the table was written. A disk that loses a bit leaves a file's time as it
-    was.
+    Files of more than ``largest`` bytes are left out, and ``pace`` may wait between pieces. Times are not looked at:
+    copying sets them in any order.
     """
     files = size = without = 0
     for place, _, names in os.walk(folder):
@@ -166,14 +168,17 @@ def verify_folder(folder: Path, *, editable: bool = False, largest: int | None =
         known: dict[str, FileChecksums] = {}
         for table in tables:
             known |= read_checksums(Path(place) / table) or {}
-        written = max((Path(place, table).stat().st_mtime_ns for table in tables), default=0)
         for name, checksums in known.items():
             path = Path(place) / name
             if largest is not None and checksums.size > largest:
                 continue
-            if editable and (not path.is_file() or (path.suffix in SETTINGS and path.stat().st_mtime_ns > written)):
-                continue  # code that needs a missing file reports it
-            checksums.check_file(path)
+            try:
+                checksums.check_file(path, pace)
+            except InputError as error:
+                if path.suffix not in SETTINGS:
+                    raise
+                advice = f"if it was changed on purpose, delete the file {TABLE} beside it"
+                raise InputError(path, None, f"{error.problem}; {advice}") from None
             files, size = files + 1, size + checksums.size
         without += sum(not name.endswith(NOT_COVERED) for name in {*names} - {*tables} - {*known} - _SELF_CHECKED)
     return Verified(files, size, without)

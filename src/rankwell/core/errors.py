@@ -31,7 +31,8 @@ class InputError(RankwellError):
         self.path = "standard input" if str(path) == "-" else str(path)
         self.line = line
         self.problem = problem
-        place = self.path if line is None else f"{self.path}, line {line}"
+        shown = self.path if self.path.isprintable() else repr(self.path)
+        place = shown if line is None else f"{shown}, line {line}"
         super().__init__(f"{place}: {problem}")
 
 

@@ -138,7 +138,10 @@ def open_output(path: FilePath) -> Iterator[BinaryIO]:
 
 
 GZIP_MAGIC = b"\x1f\x8b"
-MAX_LINE_BYTES = 256 * 2**20
+MAX_LINE_BYTES = 32 * 2**20
+"""Of a line, and of a cell of csv, which takes some ten times as much memory."""
+MOST_UNPACKED, LEAST_UNPACKED = 500, 2**28
+"""A gzip file may have so many times its size in it, or so many bytes. Text has some ten times its size."""
 TEMPORARY_PREFIX = ".partial-"
 DISK_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),  # the disk
@@ -173,12 +176,18 @@ def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     """Yield ``(line number, text without its line end)``, counting from 1. A byte-order mark is dropped."""
-    number = 0
+    number = unpacked = 0
     with open_binary(path) as file:
+        zipped = getattr(getattr(file, "raw", None), "fileobj", None)
+        most = max(MOST_UNPACKED * os.fstat(zipped.fileno()).st_size, LEAST_UNPACKED) if zipped else None
         try:
             # The bound keeps a binary file without line ends from filling the memory.
             while line := file.readline(MAX_LINE_BYTES):
-                number += 1
+                number, unpacked = number + 1, unpacked + len(line)
+                if most is not None and unpacked > most:
+                    raise InputError(
+                        path, number, f"unpacks to over {most >> 20:,} MiB, which no text of its size does"
+                    )
                 if len(line) == MAX_LINE_BYTES:
                     raise InputError(path, number, f"a line of over {MAX_LINE_BYTES >> 20} MiB; is this a text file?")
                 if number == 1 and line.startswith(b"\xef\xbb\xbf"):
@@ -298,11 +307,11 @@ def atomic_folder(path: str | os.PathLike[str], *, checksums: bool = True) -> It
             yield temporary
             if checksums:
                 write_checksums(temporary)
-            for file in temporary.rglob("*"):
-                if file.is_file():
-                    with file.open("rb") as written:
+            for place, _, names in os.walk(temporary, topdown=False):
+                for name in names:
+                    with Path(place, name).open("rb") as written:
                         os.fsync(written.fileno())
-            sync_folder(temporary)
+                sync_folder(Path(place))
             temporary.rename(path)
             sync_folder(path.parent)
         finally:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeVar
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import InputError
 
 Result = TypeVar("Result")
 _SA_SIGINFO, _SA_RESTART = 0x4, 0x10000000
@@ -63,5 +63,5 @@ def run_whole(work: Callable[..., Result], *arguments: object) -> Result:
     before = count_missing_pages()
     result = work(*arguments)
     if count_missing_pages() != before:
-        raise RankwellError("a file of the index was truncated while it was read; open the index again")
+        raise InputError("the index", None, "a file was truncated while it was read; open the index again")
     return result

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html.parser import HTMLParser
+from html import unescape
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from rankwell.core.errors import InputError, Notice, RankwellError, excerpt
+from rankwell.core.errors import InputError, Notice, RankwellError, excerpt, system_reason
 from rankwell.core.files import read_lines
 from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.datasets import IRDS_PREFIXES, Dataset, NoDatasetError, open_dataset
@@ -37,13 +37,16 @@ _BLOCKS = frozenset(
     "address article aside blockquote br dd div dl dt figcaption footer form h1 h2 h3 h4 h5 h6 header hr li main nav "
     "ol p pre section table td th tr ul".split()
 )
-_SKIPPED = frozenset("script style template noscript svg".split())
+_SKIPPED = frozenset("template noscript svg".split())
+_RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style", "title")}
+"""Elements whose contents are no markup, and where they end."""
+_TAG = re.compile(r"""<(/?)([a-zA-Z][^\s/>]*+)(?:[^>"'=]|=\s*"[^"]*"|=\s*'[^']*'|["'=])*+(>?)""")
 
 
 class TextFolder(Dataset):
     """The text files of a folder and the folders below it. A file's path is its id, its heading its title.
 
-    Whitespace in a path becomes ``%20``. Hidden files are left out.
+    Whitespace in a path becomes ``%20``. Hidden files, and links that leave the folder, are left out.
     """
 
     splits = ()
@@ -51,10 +54,13 @@ class TextFolder(Dataset):
     def __init__(self, folder: Path):
         self.folder = folder
         self.name = str(folder)
-        files = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path, folder))
-        self.files = [path for path in files if path.suffix.lower() in SUFFIXES]
-        others = set(files) - set(self.files)
+        files = sorted(_files_below(folder))
+        root = folder.resolve()
+        outside = {path for path in files if path.is_symlink() and not path.resolve().is_relative_to(root)}
+        self.files = [path for path in files if path.suffix.lower() in SUFFIXES and path not in outside]
+        others = set(files) - set(self.files) - outside
         self._others = Counter(path.suffix.lower() or path.name for path in others)
+        self._others += Counter({"links out of the folder": len(outside)})
         if not self.files and ".pdf" in self._others:
             problem = "PDF files, but no text: convert them first, for example with `pdftotext FILE.pdf`"
             raise InputError(folder, None, problem)
@@ -80,8 +86,16 @@ class TextFolder(Dataset):
         raise RankwellError(f"{self.name} is a folder of texts; it has no judgments")
 
 
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+def _files_below(folder: Path) -> Iterator[Path]:
+    """The files of a folder and of those below it, however deep; nothing hidden, and no folder behind a link."""
+    folders = [os.fspath(folder)]
+    while folders:
+        try:
+            entries = [entry for entry in os.scandir(folders.pop()) if not entry.name.startswith(".")]
+        except OSError as error:
+            raise InputError(folder, None, f"cannot be read ({system_reason(error)})") from None
+        folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        yield from (Path(entry.path) for entry in entries if os.path.isfile(entry.path))  # False for links in a circle
 
 
 def document_id(path: Path, folder: Path) -> str:
@@ -95,56 +109,62 @@ def read_text_file(path: Path, docid: str) -> Document:
     lines = [line for _, line in read_lines(path)]
     kind = SUFFIXES[path.suffix.lower()]
     if kind == "html":
-        page = _Page()
-        page.feed("\n".join(lines))
-        page.close()
-        return Document(docid, page.text, page.title)
+        title, text = read_page("\n".join(lines))
+        return Document(docid, text, title)
     first = next((number for number, line in enumerate(lines) if line.strip()), None)
     if kind == "markdown" and first is not None and (heading := _HEADING.fullmatch(lines[first])):
         return Document(docid, "\n".join(lines[first + 1 :]).strip(), heading[1])
     return Document(docid, "\n".join(lines).strip())
 
 
-class _Page(HTMLParser):
-    """The text of a web page: a line per block, without scripts and styles."""
+def read_page(page: str) -> tuple[str, str]:
+    """The title and the text of a web page: a line per block, without scripts and styles. Each character is read once.
 
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self._parts: list[str] = []
-        self._title: list[str] = []
-        self._inside: list[str] = []
+    >>> read_page("<title>Bees</title><p>They <b>dance</b>.<script>run()</script><p>And hum.")
+    ('Bees', 'They dance.\\nAnd hum.')
+    """
+    parts: list[str] = []
+    title: list[str] = []
+    skipped: list[str] = []
+    place, end = 0, len(page)
+    while place < end:
+        begin = page.find("<", place)
+        if begin != place:
+            begin = end if begin < 0 else begin
+            if not skipped:
+                parts.append(unescape(page[place:begin]))
+            place = begin
+            continue
+        tag = _TAG.match(page, place)
+        if tag is None:
+            place, data = _skip_markup(page, place)
+            parts += [data] * (not skipped)
+            continue
+        place = tag.end() if tag[3] else end  # a tag that never ends hides the rest, as in a browser
+        name = tag[2].lower()
+        if name in _BLOCKS:
+            parts.append("\n")
+        if tag[1]:
+            del skipped[skipped.index(name) if name in skipped else len(skipped) :]
+        elif name in _RAW:
+            close = _RAW[name].search(page, place)
+            contents, place = page[place : close.start() if close else end], close.start() if close else end
+            title += [unescape(contents)] * (name == "title" and not skipped)
+        elif name in _SKIPPED and name not in skipped:
+            skipped.append(name)
+    lines = (" ".join(line.split()) for line in "".join(parts).split("\n"))
+    return " ".join("".join(title).split()), "\n".join(line for line in lines if line)
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        """Begin a block, or something to skip."""
-        if tag in _BLOCKS:
-            self._parts.append("\n")
-        if tag in _SKIPPED or tag == "title":
-            self._inside.append(tag)
 
-    def handle_endtag(self, tag: str) -> None:
-        """End a block, or something to skip."""
-        if tag in _BLOCKS:
-            self._parts.append("\n")
-        if tag in self._inside:
-            del self._inside[self._inside.index(tag) :]
-
-    def handle_data(self, data: str) -> None:
-        """Text of the page, of its title, or of something to skip."""
-        if not self._inside:
-            self._parts.append(data)
-        elif self._inside == ["title"]:
-            self._title.append(data)
-
-    @property
-    def title(self) -> str:
-        """The title on one line."""
-        return " ".join("".join(self._title).split())
-
-    @property
-    def text(self) -> str:
-        """The text, a line per block."""
-        lines = (" ".join(line.split()) for line in "".join(self._parts).split("\n"))
-        return "\n".join(line for line in lines if line)
+def _skip_markup(page: str, place: int) -> tuple[int, str]:
+    """The end of a comment or a declaration; a "<" that begins neither is text."""
+    if page.startswith("<!--", place):
+        close, width = page.find("-->", place + 4), 3
+    elif page.startswith(("<!", "<?", "</"), place):
+        close, width = page.find(">", place), 1
+    else:
+        return place + 1, "<"
+    return (close + width if close >= 0 else len(page)), ""
 
 
 _PARAGRAPH = re.compile(r"\n\s*\n")

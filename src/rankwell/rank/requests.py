@@ -128,7 +128,7 @@ class SearchRequest:
         config: dict[str, Any] = {"k": self.k}
         if system.folder is not None:
             config |= {"system": system.manifest.get("config_hash")}
-            data = {"system": str(system.manifest.get("data_hash"))}
+            data = {"system": str(system.manifest.get("data_hash")), "index": system.index.manifest["data_hash"]}
         else:
             config |= {**asdict(self.bm25), "index": system.index.manifest["config_hash"]}
             data = {"index": system.index.manifest["data_hash"]}

@@ -1,6 +1,6 @@
 """Systems: everything a search needs in one folder that can be moved, served, checked and added to.
 
-    system.json       version, ranker, depth, shares, and the size of every file
+    system.json       version, ranker, depth, shares, and the size of every file outside the index
     checksums         of the other files here; each folder below has its own
     first-stage.json  BM25's parameters and the bi-encoder's share
     index/            texts, postings and the bi-encoder's vectors
@@ -34,6 +34,7 @@ from rankwell.core.checksums import (
 from rankwell.core.errors import InputError, RankwellError, folder_error
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.manifest import Manifest, check_seal, file_digest, read_object, write_sealed
+from rankwell.core.shards import MANIFEST, read_plan
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.models.checkpoints.names import DEFAULT, find_model
@@ -231,19 +232,17 @@ class System:
 
     def add(self, documents: Iterable[Document]) -> None:
         """Add documents without refitting: they are appended to the index, and their vectors are computed."""
-        folder = self._saved()
-        index = Index.build(documents, self.index.folder, append=True)
-        self.first_stage = replace(self.first_stage, index=index)
-        self.first_stage.prepare()
-        self._describe_in(folder, self.card)
+        self._saved()
+        first = self.first_stage
+        prepare = None if first.encoder is None else lambda store: first.dense.prepare([store])
+        self.first_stage = replace(first, index=Index.build(documents, self.index.folder, append=True, prepare=prepare))
 
     def check(self) -> Verified:
         """Read every file and compare it with its checksums. Raises if one is damaged or missing."""
         folder = self._saved()
         for name, part in _read(folder)["parts"].items():
             _check_size(folder, name, part)
-        self.index.check()
-        return verify_folder(folder)
+        return check_folder(folder, self.index)
 
     def _files(self) -> dict[str, bytes]:
         """The report and whatever else :meth:`save` was given as files; nothing if the system has no folder yet."""
@@ -266,7 +265,7 @@ class System:
         parts = {
             name: {"bytes": (folder / name).stat().st_size}
             for name in files
-            if name not in (SYSTEM, "index/index.json") and Path(name).name != "lock"  # these change in place
+            if name != SYSTEM and not name.startswith(f"{INDEX}/")  # an index describes its own files
         }
         tables = [name for name in parts if Path(name).name.startswith(TABLE)]
         manifest = Manifest("system", settings, {name: file_digest(folder / name) for name in tables})
@@ -337,6 +336,16 @@ def before_rest(top: Run, first: Run) -> Run:
     return Run(rankings, name=top.name)
 
 
+def check_folder(folder: Path, index: Index | None) -> Verified:
+    """Read every file of an index, a system or a model that has checksums. Raises if one is damaged or missing."""
+    verified = verify_folder(folder)
+    for manifest in sorted(folder.rglob(MANIFEST)):
+        read_plan(manifest)
+    if index is not None:
+        index.check()
+    return verified
+
+
 def refuse_taken(folder: Path) -> None:
     """Raise if there is something at the place of a new system."""
     if is_system(folder):
@@ -358,7 +367,7 @@ def _link_index(first_stage: FirstStage, target: Path) -> None:
 def _link_model(source: str | Path, target: Path) -> Path:
     """Link a model and write its checksums, which models from elsewhere do not have. Raises if it is damaged."""
     model = find_model(source)
-    verify_folder(model, editable=True)
+    verify_folder(model)
     link_tree(model, target)
     write_checksums(target)
     return target

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
@@ -29,7 +29,7 @@ from rankwell.corpus.formats.texts import Expansion, blame_line
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights
 from rankwell.corpus.sources import Source, resolve_documents, resolve_queries
-from rankwell.corpus.store import NumberedDocuments, RepeatedIdError, document_batches
+from rankwell.corpus.store import DocumentStore, NumberedDocuments, RepeatedIdError, document_batches
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, search_segments
 from rankwell.retrieve.builder import SegmentBuilder, check_end, take_record
 from rankwell.retrieve.numbering import NumberedRun, join_hits
@@ -84,6 +84,7 @@ class Index:
         store: bool = True,
         append: bool = False,
         overwrite: bool = False,
+        prepare: Callable[[DocumentStore], object] | None = None,
     ) -> Index:
         """Index ``documents`` into ``folder``, or into a temporary one that lasts as long as the index.
 
@@ -92,7 +93,8 @@ class Index:
         ``store`` also stores the texts, for re-ranking and display. ``append`` adds a segment to an existing index,
         ``overwrite`` replaces it; without either, an existing index is an error. ``weights`` replace the documents'
         term frequencies, by word, with any positive numbers. ``expansions`` are queries whose terms are counted with
-        each document's but not stored in its text. Both must be in the order of the documents.
+        each document's but not stored in its text. Both must be in the order of the documents. ``prepare`` stores more
+        beside the new texts, such as vectors, before they become part of the index.
         """
         if weights is not None and expansions is not None:
             raise RankwellError("weights and expansions cannot be combined; add the expansions to the weights first")
@@ -124,6 +126,8 @@ class Index:
                     raise error.within(documents) from None
                 builder.finish()
             segments = {**old, name: builder.data_hash()}
+            if prepare is not None:
+                prepare(Segment(folder / name).store)
             options = {"store": store, "weighted": weights is not None, "expanded": expansions is not None}
             write_description(folder, analyzer, segments, **options)
             _remove_unused(folder, segments)

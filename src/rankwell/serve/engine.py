@@ -52,6 +52,7 @@ class Metrics:
         self.refused = counter("rankwell_refused_total", "Requests refused because the queue was full.")
         self.late = counter("rankwell_late_total", "Requests whose deadline passed.")
         self.gone = counter("rankwell_gone_total", "Requests whose client disconnected before the response.")
+        self.damaged = counter("rankwell_damaged_total", "Damaged files met by requests or found by the scrub.")
         self.queued = gauge("rankwell_queue_tokens", "Tokens of unfinished requests.")
         self.bodies = gauge("rankwell_body_bytes", "Bytes of request bodies in memory.")
         self.sequences = counter("rankwell_sequences_total", "Sequences scored.")

@@ -195,29 +195,35 @@ def descriptor_limit() -> int:
 class Connections:
     """The open connections of a service: at most ``most``, and at most half of them of one address.
 
-    ``backlog`` is how many connections are accepted at once, before any of them can be counted.
+    Loopback addresses and that of ``proxy`` may have all: many clients can be behind them. ``backlog`` is how many
+    connections are accepted at once, before any of them can be counted.
     """
 
     most: int
     backlog: int
+    proxy: str | None = None
     open: int = 0
     by_address: Counter[str] = field(default_factory=Counter)
     silent: dict[Connection, None] = field(default_factory=dict)
-    """Those that have not sent all headers of a request, the oldest first."""
+    """Those that have not sent a whole request, the oldest first."""
 
     @classmethod
-    def within_limits(cls) -> Connections:
+    def within_limits(cls, proxy: str | None = None) -> Connections:
         """As many as this process's descriptors allow."""
         limit = descriptor_limit()
         backlog = max(8, min(LARGEST_BACKLOG, limit // 8))
-        return cls(max(8, min(MOST, limit - open_descriptors() - backlog - RESERVED)), backlog)
+        return cls(max(8, min(MOST, limit - open_descriptors() - backlog - RESERVED)), backlog, proxy)
+
+    def has_share(self, address: str) -> bool:
+        """Whether an address may have only half of the connections."""
+        return not is_loopback(address) and address != self.proxy
 
     def add(self, connection: Connection) -> None:
         """Count a new connection; if there are too many, close a silent one, or this one if all others are busy."""
         self.open += 1
         self.by_address[connection.address] += 1
         self.silent[connection] = None
-        crowded = self.by_address[connection.address] > max(8, self.most // 2)
+        crowded = self.by_address[connection.address] > max(8, self.most // 2) and self.has_share(connection.address)
         if self.open > self.most or crowded:
             oldest = (other for other in self.silent if not crowded or other.address == connection.address)
             closed = next(oldest, connection)
@@ -234,7 +240,7 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """uvicorn's protocol, with a deadline for headers and a limit of connections."""
+    """uvicorn's protocol, with a deadline for headers, and for bodies that nobody reads, and a limit of connections."""
 
     def __init__(self, *arguments: Any, pool: Connections, **options: Any):
         super().__init__(*arguments, **options)
@@ -248,7 +254,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self.address = str((transport.get_extra_info("peername") or [""])[0])
         self._counted = True
-        self._timer = self.loop.call_later(HEADER_SECONDS, self.abort)
+        self._start_timer()
         self.pool.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -262,11 +268,14 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """See :class:`asyncio.Protocol`."""
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:  # it has sent all headers
+        if self.conn.their_state is h11.SEND_BODY:
+            if self.conn.our_state is not h11.DONE:  # who reads the body has a deadline for it
+                self._stop_timer()
+        elif self.conn.their_state is not h11.IDLE:  # it has sent a whole request
             self._stop_timer()
             self.pool.silent.pop(self, None)
         elif self._timer is None and self._counted:  # it has begun another request
-            self._timer = self.loop.call_later(HEADER_SECONDS, self.abort)
+            self._start_timer()
             self.pool.silent[self] = None
 
     def on_response_complete(self) -> None:
@@ -274,10 +283,16 @@ class Connection(H11Protocol):
         super().on_response_complete()
         if self._counted and self.conn.their_state is h11.IDLE:
             self.pool.silent[self] = None
+        elif self._counted and self.conn.their_state is h11.SEND_BODY:  # it was refused before it had sent its body
+            self._start_timer()
 
     def abort(self) -> None:
         """Close the connection at once."""
         self.transport.abort()
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(HEADER_SECONDS, self.abort)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

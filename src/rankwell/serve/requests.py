@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rankwell.core.errors import InputError
 from rankwell.serve.engine import Metrics
 from rankwell.serve.formats import Limits
 from rankwell.serve.listening import Hosts
@@ -27,12 +28,17 @@ from rankwell.serve.tracing import note
 LOG = logging.getLogger("rankwell.serve")
 Parsed = TypeVar("Parsed", bound=BaseModel)
 Result = TypeVar("Result")
+SLOW_SECONDS = 5.0
+LEAST_RATE = 1 << 10
+"""Bytes a second that a body must bring, besides the first ``SLOW_SECONDS``."""
 LINGER_BYTES = 64 << 20
 LINGER_SECONDS = 2.0
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # Needed by the page before a user can type a key, and by health checks.
 _OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/docs.css", "/openapi.json"})
 _KINDS = {400: "malformed", 401: "unauthorized", 404: "not_found", 405: "method", 408: "deadline"}
+# Proxies and services may read another one of two, or another end of the body.
+_SINGLE_HEADERS = (b"host", b"origin", b"authorization")
 _SAFE_HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",
@@ -122,9 +128,11 @@ class BodyReader:
         stream = request.stream()
         try:
             self._check(int(declared) if declared.isdigit() else 0, self._held)
-            async with asyncio.timeout(self._limits.default_timeout_ms / 1000):
+            begin, most = asyncio.get_running_loop().time(), self._limits.default_timeout_ms / 1000
+            async with asyncio.timeout(min(most, SLOW_SECONDS)) as deadline:
                 async for part in stream:
                     size += len(part)
+                    deadline.reschedule(begin + min(most, SLOW_SECONDS + size / LEAST_RATE))
                     self._hold(len(part))
                     self._check(size, self._held - size)
                     parts.append(part)
@@ -241,6 +249,12 @@ class Gate:
             if status:
                 raise
             await shutting_down().response(request_id)(scope, receive, send_on)
+        except InputError as error:
+            self._metrics.damaged.inc()
+            about["damaged"] = str(error)
+            if not status:
+                line = "the index is damaged; the service's log names the file"
+                await ApiError(500, "damaged", line).response(request_id)(scope, receive, send_on)
         except Exception as error:
             # The message may hold a document's text, so only the error's type and location are logged.
             about["bug"] = place_of(error)
@@ -250,6 +264,12 @@ class Gate:
             self._note(scope, request_id, status, time.perf_counter() - begin, about)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> ApiError | None:
+        names = [name for name, _ in scope["headers"]]
+        if any(names.count(name) > 1 for name in _SINGLE_HEADERS):
+            return ApiError(400, "malformed", "two headers Host, Origin or Authorization", {"Connection": "close"})
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            line = "both Content-Length and Transfer-Encoding; expected one"
+            return ApiError(400, "malformed", line, {"Connection": "close"})
         if self._key is not None:
             scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() == b"bearer" and hmac.compare_digest(sent.strip(), self._key):
@@ -279,7 +299,8 @@ class Gate:
         path = getattr(scope.get("route"), "path", None) or "other"
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
-        level = logging.ERROR if "bug" in about else logging.DEBUG if path in _OPEN_PATHS else logging.INFO
+        usual = logging.DEBUG if path in _OPEN_PATHS else logging.INFO
+        level = logging.ERROR if "bug" in about or "damaged" in about else usual
         line = {"request_id": request_id, "method": scope["method"], "path": path, "status": status}
         LOG.log(level, "request", extra={"about": {**line, "ms": round(1000 * seconds, 2), **about}})
 

@@ -41,6 +41,7 @@ class ServerOptions:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     drain_seconds: int = 30
+    proxy: str | None = None
 
     def __post_init__(self) -> None:
         check_hosts(self.hosts)
@@ -141,7 +142,7 @@ def run(
     gc.collect()
     gc.freeze()
     hosts = Hosts.of(place, options.hosts, options.origins)
-    connections = Connections.within_limits()
+    connections = Connections.within_limits(options.proxy)
     config = uvicorn.Config(
         create_app(service, key=options.key, origins=options.origins, hosts=hosts, tracing=tracing),
         log_config=None,

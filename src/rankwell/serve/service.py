@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -14,7 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.checksums import verify_folder
+from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.truncation import run_whole
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Query, Ranking
@@ -44,6 +47,9 @@ Result = TypeVar("Result")
 TOKENS_PER_CANDIDATE = 150  # an estimate, until the documents are read
 PREPARING_THREADS = 2
 TEXTS_AT_A_TIME = 32
+SHARE_OF_DEADLINE = 0.75  # that the queue may take: texts are read and tokenised too, and other work may slow it down
+SCRUB_RATE = 4 << 20  # bytes a second
+SCRUB_PAUSE = 60.0
 SEARCH_BATCH = 64  # queries per hybrid search; BM25 gains nothing from batches
 
 
@@ -75,12 +81,16 @@ class Service:
         self._searches = SearchQueue(partial(run_whole, search_together), self._preparing, SEARCH_BATCH)
         self._suit(self.state)
         self._waiting = self._explanations = 0
+        self._stopping = threading.Event()
+        self._scrubber = threading.Thread(target=self._scrub, name="rankwell-scrub", daemon=True)
         self.started = int(time.time())
         self.metrics.generation.set(1)
 
     def _suit(self, state: State) -> None:
-        """Set the length of the queue and the size of batches by what is served."""
+        """Set the length of the queue, its speed until batches are measured, and the size of batches by the state."""
         self.engine.make_room(model.ranker.engine for model in state.models.values())
+        for model in state.models.values():
+            self.engine.measure(*model.warm_up)
         self._searches.size = SEARCH_BATCH if state.hybrid else 1
 
     @property
@@ -89,12 +99,14 @@ class Service:
         return self.holder.state
 
     def start(self) -> None:
-        """Start the request engine."""
+        """Start the request engine, and to look for damaged files."""
         self.engine.start()
+        self._scrubber.start()
 
     def stop(self) -> None:
         """Finish the requests under way. A reload under way is abandoned."""
         self.draining = True
+        self._stopping.set()
         for pool in (self._preparing, self._explaining, self._highlighting):
             pool.shutdown(wait=True, cancel_futures=True)
         self.engine.stop()
@@ -103,6 +115,29 @@ class Service:
     def unfinished(self) -> bool:
         """Whether a thread still runs: for a reload, or for requests that were not waited for."""
         return self.engine.running or self.holder.reloading
+
+    def _scrub(self) -> None:
+        """Read the served files again and again, slowly, so that damage is found before a request meets it."""
+
+        def pace(size: float) -> None:
+            if self._stopping.wait(size / SCRUB_RATE):
+                raise CancelledError
+
+        def damage() -> str | None:
+            try:
+                if (folder := self.state.folder) is not None:
+                    verify_folder(folder, pace=pace)
+            except (InputError, OSError) as error:
+                return str(error)
+            return None
+
+        with suppress(CancelledError):
+            while True:
+                # Another process may replace files meanwhile, so damage counts when it is found twice.
+                if (problem := damage()) is not None and damage() == problem:
+                    self.metrics.damaged.inc()
+                    LOG.error("damaged", extra={"about": {"damaged": problem}})
+                pace(SCRUB_PAUSE * SCRUB_RATE)
 
     async def rerank(self, body: Rerank, deadline: float, about: Answer, request: str) -> Scored:
         """Score the given texts."""
@@ -212,6 +247,8 @@ class Service:
         self._explanations += 1
         try:
             answer = await self._in(self._explaining, lambda: explain_answer(model, body.query, document, label, body))
+        except InputError:  # a damaged file
+            raise
         except RankwellError as error:
             raise _invalid(str(error)) from None
         finally:
@@ -327,7 +364,7 @@ class Service:
         if left <= 0:
             raise too_late(self.metrics)
         try:
-            return self.engine.admit(tokens, left)
+            return self.engine.admit(tokens, SHARE_OF_DEADLINE * left)
         except OverloadedError as error:
             raise self.overloaded(error) from None
 

@@ -42,6 +42,7 @@ QID = "query"
 """The id of a request's query in the runs that are fused."""
 NOTHING = Ranking.of([], [])
 WARM_UP = "how do bees keep warm in winter"
+WARM_UP_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class Model:
     ranker: Ranker
     layers: int | None = None
     heads: int | None = None
+    warm_up: tuple[int, float] = (0, 0.0)
+    """The tokens of a batch that was computed when the model was opened, and the seconds it took."""
     pieces_of: dict[str, list[str]] = field(default_factory=dict, repr=False)
     """The pieces of words that were highlighted before; none of those that the tokenizer does not split."""
 
@@ -192,6 +195,11 @@ class State:
     def index(self) -> Index | None:
         """Its index."""
         return None if self.system is None else self.system.index
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of its system or index."""
+        return None if self.system is None else self.system.folder or self.system.index.folder
 
     @property
     def depth(self) -> int:
@@ -337,7 +345,10 @@ def open_model(source: str, sources: Sources) -> Model:
     logits = ranker.engine.logits(model.lay_out(WARM_UP, ranker.reader.encode([WARM_UP])).sequences)
     if not np.isfinite(logits).all():
         raise RankwellError(f"{source}: the model's scores are not finite")
-    return model
+    passages = [" ".join([WARM_UP] * 16)] * max(1, min(WARM_UP_TOKENS, ranker.engine.tokens_at_once) // 128)
+    batch, begin = model.lay_out(WARM_UP, ranker.reader.encode(passages)).sequences, time.perf_counter()
+    ranker.engine.logits(batch)
+    return replace(model, warm_up=(len(batch.tokens), time.perf_counter() - begin))
 
 
 class Holder:

@@ -154,6 +154,7 @@ def hf_rows(source: str) -> Opened:
     return tuple(names), read
 
 
+MAX_ARRAY = 2**29
 _GAP = re.compile(r"[ \t\r\n]*(,?)[ \t\r\n]*")
 _RUN_LINE = re.compile(r"\s*\S+\s+[Qq]0\s+\S+\s+[0-9]+\s+[-+0-9.eE]+\s+\S+\s*")
 Row = tuple[int, Any]
@@ -324,10 +325,19 @@ def _opens_array(first: str) -> bool:
     return start.startswith("[") and start[1:2] != "\t" and start[1:].lstrip()[:1] in ("", "{", '"', "]")
 
 
+def _within(path: FilePath, lines: Iterator[str]) -> Iterator[str]:
+    """The lines of a file that is held in memory; raises if it is too long for that."""
+    size = 0
+    for line in lines:
+        if (size := size + len(line) + 1) > MAX_ARRAY:
+            raise InputError(path, None, f"a JSON array of over {MAX_ARRAY >> 20} MiB; write it as jsonl, a line each")
+        yield line
+
+
 def _array(path: FilePath, lines: Lines) -> Iterator[Row]:
     """The elements of a JSON array with the lines they begin on. The file is held in memory as text."""
     number, line = next(lines)
-    text = "\n".join(chain([line], (line for _, line in lines)))
+    text = "\n".join(chain([line], _within(path, (line for _, line in lines))))
     decoder, place, expected = json.JSONDecoder(), text.index("[") + 1, ""
     halves = may_hold_half_pairs(text)
     while True:

@@ -51,7 +51,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
     Raises if a file of the folder was damaged since rankwell wrote it; other folders have no checksums.
     """
-    verify_folder(folder, editable=True)
+    verify_folder(folder)
     tensors: dict[str, Tensor] = {}
     for name in _weight_files(folder):
         if not (folder / name).is_file():

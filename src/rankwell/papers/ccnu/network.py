@@ -357,7 +357,7 @@ def save_sdnet(folder: Path, model: Sdnet) -> None:
 
 def load_sdnet(folder: Path) -> Sdnet:
     """The network of a folder, without its encoder."""
-    verify_folder(folder, editable=True)
+    verify_folder(folder)
     try:
         config = SdnetConfig.model_validate_json((folder / DESCRIPTION).read_text(encoding="utf-8"))
     except FileNotFoundError:

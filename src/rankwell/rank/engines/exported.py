@@ -69,7 +69,7 @@ def _load(
     budget: int,
 ) -> LoadedModel:
     """Load a folder that was exported for ``backend``; raises if the graph does not allow ``changes``."""
-    verify_folder(folder, editable=True)
+    verify_folder(folder)
     record, config = read_export(folder, backend)
     config = config.changed(changes)
     check_unchanged(record, config)
