@@ -50,12 +50,12 @@ def use_tokens(folder: Path, encoder: BiEncoder) -> Any:
 
 
 def use_vectors(folder: Path, encoder: BiEncoder) -> Any:
-    opened = [PassageVectors.open(segment.store.documents, encoder) for segment in Index.open(folder).segments]
+    opened = [PassageVectors.open(segment.store, encoder) for segment in Index.open(folder).segments]
     return [vectors.at(np.arange(len(vectors))).tobytes() for vectors in opened]
 
 
 def use_codes(folder: Path, encoder: BiEncoder) -> Any:
-    vectors = [PassageVectors.open(segment.store.documents, encoder) for segment in Index.open(folder).segments]
+    vectors = [PassageVectors.open(segment.store, encoder) for segment in Index.open(folder).segments]
     codes = [VectorCodes.open(some) for some in vectors]
     return [(part.whole().tobytes(), some.recall) for some in codes for part in some._mapped]
 
