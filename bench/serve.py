@@ -240,7 +240,7 @@ async def hostile_loop(port: int, bodies: Sequence[bytes], sent: bytes | int, se
 
     load = [asyncio.create_task(drip(sent)) for _ in range(HOSTILE)] if isinstance(sent, bytes) else []
     crowd = asyncio.create_task(closed_loop(port, bodies, sent, seconds)) if isinstance(sent, int) else None
-    searches = []
+    searches: list[asyncio.Task[None]] = []
     while time.perf_counter() - begin < seconds:
         searches.append(asyncio.create_task(search(len(searches))))
         await asyncio.sleep(SEARCH_SECONDS)
