@@ -101,6 +101,7 @@ RUNGS = {
     "bm25": "BM25",
     "bm25-tuned": "BM25, tuned",
     "hybrid": "BM25 and a bi-encoder",
+    "tuned": "tuned settings",
     "adapter": "an adapter on its vectors",
     "encoder": "a fitted bi-encoder",
     "rerank": "a re-ranker on top",

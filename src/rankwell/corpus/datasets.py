@@ -47,7 +47,11 @@ FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
             rf"(?:queries|topics)(?:\.(?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})",
             "queries.SPLIT.tsv, queries.jsonl",
         ),
-        ("qrels", r"qrels(?:[./](?P<part>.+))?\.(?:tsv|txt)", "qrels.SPLIT.txt, qrels/SPLIT.tsv"),
+        (
+            "qrels",
+            rf"qrels(?:[./](?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})",
+            "qrels.SPLIT.txt, qrels.SPLIT.csv, qrels/SPLIT.tsv",
+        ),
         ("types", r"types(?:\.(?P<part>.+))?\.tsv", "types.SPLIT.tsv"),
         ("examples", r"examples(?:\.(?P<part>.+))?\.jsonl", "examples.jsonl"),
         ("triples", r"triples(?:\.(?P<part>.+))?\.(?:tsv|txt)", "triples.tsv"),
@@ -55,8 +59,12 @@ FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
 }
 
 
+# Names of files that probably hold queries or judgments.
+_MEANT = re.compile(r".*(?:quer|question|topic|qrel|judg|relevan).*\.(?:" + _TABLES + r"|run|trec)(?:\.gz)?", re.I)
+
+
 class NoDatasetError(InputError):
-    """A folder has no file with one of the usual names."""
+    """A folder has no file with one of the usual names, or none of some kind."""
 
 
 class Dataset(ABC):
@@ -139,6 +147,13 @@ class FolderDataset(Dataset):
                     files[kind].setdefault(match["part"] or ALL, []).append(self.folder / name)
         return files
 
+    @property
+    def unread(self) -> list[str]:
+        """Files that are not read, although their names sound like queries or judgments."""
+        read = {path for splits in self._files.values() for paths in splits.values() for path in paths}
+        names = [name for name in self._listing if _MEANT.fullmatch(name) and self.folder / name not in read]
+        return [name for name in names if ".manifest." not in name]
+
     def has(self, *kinds: str) -> bool:
         """Whether there is a file of one of these kinds."""
         return any(self._files[kind] for kind in kinds)
@@ -160,7 +175,7 @@ class FolderDataset(Dataset):
         """The file of this kind and split, or the one without a split."""
         path = self._find(kind, split) or self._find(kind, ALL)
         if path is None:
-            raise self._missing(f"{kind} for the split {split!r}", kind)
+            raise self._missing(f"{kind} for the split {split!r}", kind, error=NoDatasetError)
         return path
 
     @property
@@ -345,7 +360,8 @@ class IrdsDataset(Dataset):
         split = self.split(split)
         data = self._data if split == ALL else self._load(f"{self._id}/{split}")
         if not data.has(kind):
-            raise RankwellError(f"{self.name} has no {kind}{'' if split == ALL else f' for the split {split!r}'}")
+            problem = f"has no {kind}{'' if split == ALL else f' for the split {split!r}'}"
+            raise NoDatasetError(self.name, None, problem)
         return data
 
     def digest(self) -> str:

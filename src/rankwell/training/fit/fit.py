@@ -21,7 +21,7 @@ from rankwell.rank.system import System, refuse_taken
 from rankwell.rank.texts import is_system
 from rankwell.retrieve.index import Index
 from rankwell.training.fit.ladder import Climb, Clock, climb, interval_of
-from rankwell.training.fit.parts import SET_ASIDE, Kind, Parts, write_headed
+from rankwell.training.fit.parts import SET_ASIDE, Kind, Parts, check_judged, write_headed
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
 from rankwell.training.fit.rungs import FitTask
 
@@ -95,9 +95,9 @@ def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fi
             shutil.rmtree(work, ignore_errors=True)
             return System.open(task.out, device=task.device), []
         say(f"{len(task.index):,} documents; {parts.describe()}")
-        for line in advice(parts):
+        for line in filter(None, [check_judged(task.index, parts), *advice(parts)]):
             say(line)
-        measured = f", measured by {task.measure} on the queries to choose" if len(parts.choose) else ""
+        measured = f", measured by {task.measure}" if len(parts.judged) else ""
         say(f"up to {minutes:g} minute{'s' * (minutes != 1)}{measured}:")
         climbed = climb(task, Clock(60 * minutes * (1 - SAVING)), say)
         system = _save(task, asked, climbed)
@@ -110,7 +110,7 @@ def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted
     work = task.work
     if not work.exists():
         refuse_taken(task.out)
-    if len(task.parts.choose):
+    if len(task.parts.judged):
         raise RankwellError(f"--queries-from {kind}: {task.data} has judged queries; leave the option out")
     with lock(work, wait=False):
         if is_system(task.out):
@@ -139,7 +139,7 @@ def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted
 
 def advice(parts: Parts) -> list[str]:
     """What can be trusted with so few queries, and what would help."""
-    if not len(parts.choose):
+    if not len(parts.judged):
         return [NO_QUERIES]
     if not len(parts.fit):
         return [f"With {len(parts.choose)} queries, only large differences can be told from chance: see the intervals."]
@@ -148,20 +148,21 @@ def advice(parts: Parts) -> list[str]:
 
 def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
     """What was made, what it measures, and what to do with it."""
-    best, base, part = climbed.best, climbed.rungs[0], task.parts.report
+    best, base, part = climbed.best, climbed.base, climbed.reported(task.parts)
     lines = [f"{out}: {best.system.describe()}"]
     if best.report is not None and base.report is not None:
         mean, (low, high) = interval_of(part, best.report, task.measure)
         before, _ = interval_of(part, base.report, task.measure)
         where = f"{len(part):,} queries"
-        if task.parts.cross_validated:
+        if part is task.parts.judged:
             where += " (cross-validated)"
         else:
-            where += " set aside" if task.parts.source == SET_ASIDE else f" ({task.parts.source})"
-        compared = f"; BM25: {before:.3f}" if best is not base else ""
+            where += " held out" if task.parts.source == SET_ASIDE else f" ({task.parts.source})"
+        compared = f"; not fitted: {before:.3f}" if best is not base else ""
         lines.append(f"{task.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}{compared}")
-    if best is base and climbed.late:
-        lines.append("No better system was made in this time; try more --minutes.")
+        if best is base:
+            others = "; try more --minutes" if climbed.late else ""
+            lines.append(f"Nothing fitted was shown to be better than this on {base.count:,} queries{others}.")
     failed = [skipped.step.title for skipped in climbed.skipped if skipped.outcome == "failed"]
     if failed:
         lines.append(f"Failed: {', '.join(failed)}. The report says why.")
@@ -179,7 +180,7 @@ def _claim(task: FitTask) -> None:
     parts = task.parts
     queries = {
         name: [(query.qid, query.text, dict(part.qrels[query.qid])) for query in part.queries]
-        for name, part in (("fit", parts.fit), ("choose", parts.choose), ("report", parts.report))
+        for name, part in (("fit", parts.fit), ("judged", parts.judged), ("report", parts.report))
     }
     ours: dict[str, Any] = {
         "data": digest([task.dataset.digest(), queries]),

@@ -28,10 +28,12 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import Interval, mean_interval
 from rankwell.models.devices import Computing
 from rankwell.rank.system import System
-from rankwell.training.fit.parts import Part
+from rankwell.training.fit.parts import SET_ASIDE, Part, Parts
 from rankwell.training.fit.rungs import BASE, FitTask, K, Rung, Step, bm25, ladder
 
 LEVEL = 0.05
+GIVEN_TRY, GIVEN_TIME = 2.0, 0.8
+"""A rung that is there without fitting is tried up to this multiple of the time left, and stopped after this part."""
 RECORD = "rung.json"
 TIMED_QUERIES, TIMED_SECONDS = 20, 5.0
 """How many queries are timed one by one, and for how long at most."""
@@ -80,6 +82,16 @@ class Climb:
         return next(rung for rung in reversed(self.rungs) if rung.kept)
 
     @property
+    def base(self) -> Rung:
+        """What every fitted system has to be better than: the last rung kept that is there without fitting."""
+        return next(rung for rung in reversed(self.rungs) if rung.kept and rung.step.given)
+
+    def reported(self, parts: Parts) -> Part:
+        """The queries of the report: all judged ones, cross-validated, if only settings were fitted to them."""
+        all_held_out = parts.source == SET_ASIDE and self.best.count == len(parts.judged)
+        return parts.judged if all_held_out else parts.report
+
+    @property
     def late(self) -> bool:
         """Whether rungs were skipped for lack of time."""
         return any(skipped.late for skipped in self.skipped)
@@ -116,7 +128,7 @@ def _try_rung(task: FitTask, clock: Clock, step: Step, best: Rung, say: Say) -> 
             if (obstacle := _obstacle(task, clock, step, best)) is not None:
                 return obstacle
             say(f"  … {step.title}")
-            with time_limit(clock.left):
+            with time_limit(clock.left * (GIVEN_TIME if step.given else 1)):
                 return _make_rung(task, clock, step, best)
     except TimeIsUp:
         return Skipped(step, "the time was up before it was finished", late=True)
@@ -146,14 +158,14 @@ def _obstacle(task: FitTask, clock: Clock, step: Step, below: Rung) -> Skipped |
     parts = task.parts
     if step.trains and not len(parts.fit):
         return Skipped(step, f"training needs {parts.needed} judged queries, and there are {len(parts.choose)}")
-    if step.tunes and len(parts.tune) < 2:
+    if step.tunes and len(parts.judged) < 2:
         return Skipped(step, "there are no judged queries to tune with")
     try:
         with interruptible():
             seconds = step.seconds(task, below)
     except RankwellError as error:
         return Skipped(step, str(error))
-    if seconds > (left := clock.left):
+    if seconds > (left := clock.left) * (GIVEN_TRY if step.given else 1):
         needed = f"it needs about {duration(seconds)}"
         return Skipped(step, f"{needed}, and {duration(left)} are left" if left > 0 else "the time is up", late=True)
     return None
@@ -171,14 +183,17 @@ def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None) -> R
         clock.before += rung.seconds
         return _judged(task, rung, below)
     begin = time.monotonic()
-    made = bm25(task) if below is None else step.make(task, below)
-    queries = [query for part in (task.parts.choose, task.parts.report) for query in part.queries]
+    made, parts = bm25(task) if below is None else step.make(task, below), task.parts
+    queries = [query for part in (parts.judged, parts.report) for query in part.queries]
     milliseconds = _milliseconds(made.system, queries[:TIMED_QUERIES])
-    rung = _judged(task, replace(made, step=step, key=key, milliseconds=milliseconds), below)
-    if rung.kept and len(task.parts.report):
-        report = rung.choose
-        if not task.parts.cross_validated:
-            report = rung.system.search(task.parts.report.queries, K, threads=task.threads)
+    counts = (made.count or len(parts.judged), len(parts.choose if made.stages else parts.judged))
+    count = min(*counts, len(parts.judged) if below is None else below.count)
+    rung = _judged(task, replace(made, step=step, key=key, milliseconds=milliseconds, count=count), below)
+    if rung.kept and len(parts.report):
+        held_out = parts.judged.head(count).qrels
+        report = rung.run
+        if not set(parts.report.qrels) <= set(held_out):
+            report = rung.system.search(parts.report.queries, K, threads=task.threads)
         rung = replace(rung, report=report)
     rung = replace(rung, seconds=time.monotonic() - begin)
     _write(rung, folder)
@@ -186,14 +201,18 @@ def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None) -> R
 
 
 def _judged(task: FitTask, rung: Rung, below: Rung | None) -> Rung:
-    """Decide whether a rung is kept: it must be better by a paired test. Without judgments, it is."""
-    part = task.parts.choose
-    if below is None or not len(part):
+    """Decide whether a rung is kept: it must be better by a paired test. Without judgments, it is.
+
+    One that is there without fitting is kept unless it is worse.
+    """
+    if below is None or not rung.count:
         return rung
+    part = task.parts.judged.head(rung.count)
     names = below.step.title, rung.step.title
-    runs = dict(zip(names, (below.choose, rung.choose), strict=True))
+    runs = dict(zip(names, (below.run, rung.run), strict=True))
     [contrast] = compare(part.qrels, runs, task.measure, baseline=names[0]).contrasts
-    return replace(rung, contrast=contrast, kept=contrast.difference > 0 and contrast.p < LEVEL)
+    shown, better = contrast.p < LEVEL, contrast.difference > 0
+    return replace(rung, contrast=contrast, kept=better or not shown if rung.step.given else better and shown)
 
 
 def _milliseconds(system: System, queries: Sequence[Query]) -> float:
@@ -218,9 +237,10 @@ def line_of(rung: Rung, task: FitTask) -> str:
     """One line for whoever watches."""
     mark = "✓" if rung.kept else "·"
     line = f"  {mark} {rung.step.title:<28}"
-    if len(task.parts.choose):
-        mean, (low, high) = interval_of(task.parts.choose, rung.choose, task.measure)
+    if rung.count:
+        mean, (low, high) = interval_of(task.parts.judged.head(rung.count), rung.run, task.measure)
         line += f" {task.measure} {mean:.3f} [{low:.3f}, {high:.3f}]"
+        line += f" on {rung.count:,} queries" if rung.count < len(task.parts.judged) else ""
     if rung.contrast is not None:
         line += f"  {rung.contrast.difference:+.3f}, p {p_value(rung.contrast.p)}{'' if rung.kept else ', not kept'}"
     timed = f"{rung.milliseconds:.0f} ms a query, " if rung.milliseconds else ""
@@ -244,12 +264,13 @@ def _write(rung: Rung, folder: Path) -> None:
     system = rung.system
     with atomic_folder(folder) as temporary:
         system.first_stage.save(temporary)
-        for name, run in (("choose", rung.choose), ("report", rung.report)):
+        for name, run in (("judged", rung.run), ("report", rung.report)):
             if run:
                 write_run(Run(run, name=name), temporary / f"{name}.run.gz")
         record = {
             **system.settings(temporary),
             "stages": dict(rung.stages),
+            "count": rung.count,
             "milliseconds": rung.milliseconds,
             "seconds": rung.seconds,
         }
@@ -262,9 +283,9 @@ def _read(task: FitTask, step: Step, key: str, folder: Path) -> Rung:
         system = System.from_settings(record, folder, Computing(task.device))
         runs = {
             name: read_run(path) if (path := folder / f"{name}.run.gz").exists() else None
-            for name in ("choose", "report")
+            for name in ("judged", "report")
         }
-        times = {name: record[name] for name in ("milliseconds", "seconds")}
-        return Rung(system, runs["choose"] or Run(), record["stages"], step, key, **times, report=runs["report"])
+        made = {name: record[name] for name in ("stages", "count", "milliseconds", "seconds")}
+        return Rung(system, runs["judged"] or Run(), step=step, key=key, **made, report=runs["report"])
     except (FileNotFoundError, KeyError, TypeError):
         raise InputError(folder, None, "not a finished rung; remove it to make it again") from None

@@ -1,20 +1,21 @@
 """The rungs of the ladder: systems of growing cost, each made by a tuner or by a recipe.
 
-A rung is tuned on queries to fit and measured on queries to choose. Where there are too few queries to fit, it is tuned
-on the queries to choose by cross-validation: each is ranked under the settings chosen without its fold.
+Settings are tuned by cross-validation: each judged query is ranked under the settings chosen without its fold. What is
+trained sees the queries to fit, and is measured on the queries to choose.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.datasets import Dataset, open_dataset
+from rankwell.corpus.datasets import Dataset
+from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.breakdowns import compare_depths, cut_candidates
 from rankwell.evaluation.compare import Contrast
@@ -22,7 +23,7 @@ from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
 from rankwell.models.devices import Computing
-from rankwell.rank.dense import search_both
+from rankwell.rank.dense import DEEP, search_both
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.system import System, before_rest
@@ -31,7 +32,18 @@ from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import tune_bm25
 from rankwell.training.data.prepare import open_collection
-from rankwell.training.fit.parts import CHOOSE, FIT, Kind, Part, Parts, Rates, divide, measure_pairs, write_parts
+from rankwell.training.fit.parts import (
+    CHOOSE,
+    FIT,
+    Kind,
+    Part,
+    Parts,
+    Rates,
+    divide,
+    measure_pairs,
+    open_data,
+    write_parts,
+)
 from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
@@ -40,7 +52,7 @@ from rankwell.training.stage import stage_kinds
 K = 100
 """Documents per query in the runs that are measured."""
 DEFAULT_SHARE = 0.7
-"""The bi-encoder's share where there are no judgments to tune it with."""
+"""The bi-encoder's share that is not tuned."""
 GRID_K1, GRID_B = (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0, 4.0), (0.1, 0.3, 0.5, 0.7, 0.9)
 """Values of k1 and b to choose from."""
 DEPTHS = (10, 20, 50, 100)
@@ -88,7 +100,7 @@ class FitTask:
     @cached_property
     def dataset(self) -> Dataset:
         """Documents and judged queries."""
-        return open_dataset(self.data)
+        return open_data(self.data)
 
     @cached_property
     def parts(self) -> Parts:
@@ -118,8 +130,8 @@ class FitTask:
 
     @property
     def measured(self) -> int:
-        """The number of queries that every rung ranks to be measured."""
-        return len(self.parts.choose) + len(self.parts.report)
+        """The number of queries that a rung ranks to be measured."""
+        return len(self.parts.judged) + len(self.parts.report)
 
     def rung(self, key: str) -> Path:
         """The folder of a finished rung."""
@@ -160,22 +172,26 @@ class Step:
     """Whether it needs queries to fit."""
     tunes: bool = False
     """Whether it needs judged queries."""
+    given: bool = False
+    """Whether it is there without fitting: others have to be better than it, and it stays unless it is worse."""
 
 
-BASE = Step("bm25", "BM25", lambda task, below: below)
+BASE = Step("bm25", "BM25", lambda task, below: below, given=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Rung:
-    """A system that was tried, its run of the queries to choose, and the stages that made it.
+    """A system that was tried, its run of judged queries it was not fitted to, and the stages that made it.
 
-    ``key`` names it in the work folder. ``contrast`` compares it with the rung kept below it, on the queries to choose.
-    ``report`` is its run of the queries to report, which only kept rungs have.
+    ``count`` says how many of the judged queries it is measured on: the first ones, 0 for all it can be. ``key`` names
+    it in the work folder. ``contrast`` compares it with the rung kept below it. ``report`` is its run of the queries to
+    report, which only kept rungs have.
     """
 
     system: System
-    choose: Run
+    run: Run
     stages: Mapping[str, Any]
+    count: int = 0
     step: Step = BASE
     key: str = ""
     milliseconds: float = 0.0
@@ -186,8 +202,8 @@ class Rung:
 
 
 def searched(task: FitTask, system: System) -> Rung:
-    """A system that nothing was trained for, with its run of the queries to choose."""
-    return Rung(system, system.search(task.parts.choose.queries, K, threads=task.threads), {})
+    """A system that nothing was fitted for, with its run of all judged queries."""
+    return Rung(system, system.search(task.parts.judged.queries, K, threads=task.threads), {})
 
 
 def bm25(task: FitTask) -> Rung:
@@ -195,8 +211,21 @@ def bm25(task: FitTask) -> Rung:
     return searched(task, System(FirstStage(task.index, computing=Computing(task.device))))
 
 
-def _tune_bm25(task: FitTask, below: Rung) -> Rung:
-    part = task.parts.tune
+def _hybrid(task: FitTask, below: Rung) -> Rung:
+    lower = below.system.first_stage
+    first = FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE, computing=Computing(task.device))
+    for store in task.index.documents.stores:
+        first.dense.vectors(store)
+    return searched(task, System(first))
+
+
+def _hybrid_seconds(task: FitTask, below: Rung) -> float:
+    return len(task.index) / task.rates.documents + task.measured / task.rates.queries
+
+
+def _tune(task: FitTask, below: Rung) -> Rung:
+    """Tune k1 and b and, if there is a bi-encoder, then its share."""
+    part, lower = task.parts.judged, below.system.first_stage
     tuned = tune_bm25(
         task.index,
         part.queries,
@@ -208,48 +237,25 @@ def _tune_bm25(task: FitTask, below: Rung) -> Rung:
         seed=task.seed,
         threads=task.threads,
     )
-
-    def search(setting: BM25, queries: Sequence[Query]) -> Run:
-        return task.index.search(queries, setting, k=K, threads=task.threads)
-
-    system = System(FirstStage(task.index, tuned.best, computing=Computing(task.device)))
-    return Rung(system, _held_out(tuned, search, task.parts.choose.queries), {})
-
-
-def _held_out(tuned: Tuned[BM25], search: Callable[[BM25, Sequence[Query]], Run], queries: Sequence[Query]) -> Run:
-    """Each query searched under the setting chosen without it."""
     by_setting: dict[BM25, list[Query]] = {}
-    for query in queries:
+    for query in part.queries:
         by_setting.setdefault(tuned.setting_for(query.qid), []).append(query)
-    runs = [search(setting, some) for setting, some in by_setting.items()]
-    return Run({qid: ranking for run in runs for qid, ranking in run.items()})
-
-
-def _hybrid(task: FitTask, below: Rung) -> Rung:
-    lower = below.system.first_stage
-    first = FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE, computing=Computing(task.device))
-    for store in task.index.documents.stores:
-        first.dense.vectors(store)
-    part = task.parts.tune
-    if not len(part):
-        return searched(task, System(first))
-    runs = search_both(task.index, first.dense, part.queries, lower.bm25, threads=task.threads)
-    tuned = _tune_share(task, runs, part)
-    system = System(replace(first, share=tuned.best.similarity))
-    if task.parts.fit.queries:
-        return searched(task, system)
-    return Rung(system, fuse(runs, tuned.setting_for, depth=K), {})
+    found = [
+        task.index.search(some, setting, k=DEEP, threads=task.threads).items() for setting, some in by_setting.items()
+    ]
+    words = Run({qid: ranking for items in found for qid, ranking in items})
+    if not lower.share:
+        return Rung(System(replace(lower, bm25=tuned.best)), words.head(K), {})
+    runs = {"first": words, "similarity": lower.dense.search(part.queries, task.index, DEEP)}
+    shares = _tune_share(task, runs, part)
+    system = System(replace(lower, bm25=tuned.best, share=shares.best.similarity))
+    return Rung(system, fuse(runs, shares.setting_for, depth=K), {})
 
 
 def _tune_share(task: FitTask, runs: Mapping[str, Run], part: Part) -> Tuned[Shares]:
     """The bi-encoder's share that ranks a part best; a share of 0 would be a rung below."""
     grid = [shares for shares in share_grid(list(runs)) if shares.similarity]
     return tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
-
-
-def _hybrid_seconds(task: FitTask, below: Rung) -> float:
-    queries = task.measured + len(task.parts.tune)
-    return len(task.index) / task.rates.documents + queries / task.rates.queries
 
 
 def _learned(kind: str) -> Callable[[FitTask, Rung], Rung]:
@@ -297,14 +303,17 @@ def _encoder_seconds(task: FitTask, below: Rung) -> float:
 def _rerank(task: FitTask, below: Rung) -> Rung:
     """Train a re-ranker on the candidates of the first stage, tune its share, and find the depth that pays."""
     first_stage, part = below.system.first_stage, task.parts.choose
+    lower = Run({query.qid: below.run[query.qid] for query in part.queries if query.qid in below.run})
+    candidates = task.work / "candidates.run.gz"
+    write_run(lower, candidates)
     # A fitted bi-encoder knows these texts; an unfitted one would be no better a start than the checkpoint.
     start = FIRST_STAGE_ENCODER if "encoder" in below.stages else "previous"
     stages = {"pointwise": {**POINTWISE, "start": start}, "listwise": LISTWISE}
     # The candidates are those of the rung below, where each query is searched with the share chosen without it.
-    trained = task.train("rerank", first_stage, stages, task.rung(below.key) / f"{CHOOSE}.run.gz")
+    trained = task.train("rerank", first_stage, stages, candidates)
     model = trained.work.done[-1]
     assert model.run is not None  # a listwise stage is measured
-    runs = {"model": model.run, "first": below.choose.head(K)}
+    runs = {"model": model.run, "first": lower.head(K)}
     tuned = tune_fusion(
         runs,
         part.qrels,
@@ -317,7 +326,7 @@ def _rerank(task: FitTask, below: Rung) -> Rung:
     depth = _depth_that_pays(task, runs, fused)
     head = {name: cut_candidates(run, runs["first"], depth) for name, run in runs.items()}
     system = System(first_stage, ranker=model.folder / "model", depth=depth, shares=_needed(tuned.best))
-    return Rung(system, before_rest(fuse(head, tuned.setting_for), below.choose), {**below.stages, **stages})
+    return Rung(system, before_rest(fuse(head, tuned.setting_for), lower), {**below.stages, **stages})
 
 
 def _needed(shares: Shares) -> Shares | None:
@@ -350,8 +359,8 @@ def _rerank_seconds(task: FitTask, below: Rung) -> float:
 def ladder() -> list[Step]:
     """The rungs above BM25, the cheapest first."""
     return [
-        Step("bm25-tuned", "BM25, tuned", _tune_bm25, tunes=True),
-        Step("hybrid", "BM25 and a bi-encoder", _hybrid, _hybrid_seconds),
+        Step("hybrid", "BM25 and a bi-encoder", _hybrid, _hybrid_seconds, given=True),
+        Step("tuned", "tuned settings", _tune, tunes=True),
         Step("adapter", "an adapter on its vectors", _learned("adapter"), _adapter_seconds, trains=True),
         Step("encoder", "a fitted bi-encoder", _learned("encoder"), _encoder_seconds, trains=True),
         Step("rerank", "a re-ranker on top", _rerank, _rerank_seconds, trains=True),
