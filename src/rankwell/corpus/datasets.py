@@ -21,7 +21,7 @@ import numpy as np
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.manifest import digest, file_digest
-from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_types
+from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types
 from rankwell.corpus.formats.lines import check_id
 from rankwell.corpus.formats.texts import read_examples, read_triples
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
@@ -52,6 +52,7 @@ FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
             rf"qrels(?:[./](?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})",
             "qrels.SPLIT.txt, qrels.SPLIT.csv, qrels/SPLIT.tsv",
         ),
+        ("run", rf"run(?:\.(?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})", "run.SPLIT.txt, run.SPLIT.jsonl"),
         ("types", r"types(?:\.(?P<part>.+))?\.tsv", "types.SPLIT.tsv"),
         ("examples", r"examples(?:\.(?P<part>.+))?\.jsonl", "examples.jsonl"),
         ("triples", r"triples(?:\.(?P<part>.+))?\.(?:tsv|txt)", "triples.tsv"),
@@ -95,6 +96,10 @@ class Dataset(ABC):
 
     def negatives(self, split: str | None = None) -> Run | None:
         """The negatives that come with the split's queries, as a run; ``None`` if the data set has none."""
+        return None
+
+    def run(self, split: str) -> Run | None:
+        """What the user's own engine returned for the queries of a split; ``None`` if that is not known."""
         return None
 
     def split(self, split: str | None) -> str:
@@ -217,6 +222,11 @@ class FolderDataset(Dataset):
     def types(self, split: str | None = None) -> dict[str, str]:
         """The types of a split's queries."""
         return read_types(self._find_shared("types", self.split(split)))
+
+    def run(self, split: str) -> Run | None:
+        """See :class:`Dataset`."""
+        path = self._find("run", split) or self._find("run", ALL)
+        return None if path is None else read_run(path)
 
 
 class ExampleDataset(FolderDataset):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,11 @@ from rankwell.models.devices import chosen_device
 from rankwell.rank.system import System, refuse_taken
 from rankwell.rank.texts import is_system
 from rankwell.retrieve.index import Index
-from rankwell.training.fit.ladder import Climb, Clock, climb, interval_of
+from rankwell.training.fit.ladder import SAVING, Climb, Clock, climb, interval_of, plan
 from rankwell.training.fit.parts import SET_ASIDE, Kind, Parts, check_judged, write_headed
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
-from rankwell.training.fit.rungs import FitTask
+from rankwell.training.fit.rungs import ENGINE, FitTask
 
-SAVING = 0.03
-"""The part of the time that is kept for writing the system and its report."""
 NO_QUERIES = (
     "Without judged queries nothing can be measured or tuned. What would help most: 50 to 100 real queries with a "
     "relevant document each. `--queries-from titles` (or headings) takes those of the documents as queries, and "
@@ -47,13 +45,15 @@ def fit(
     encoder: str = DEFAULT,
     start: str | None = None,
     queries_from: Kind | None = None,
+    runs: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> System:
     """Fit a system to the documents and judged queries of a data set, as ``rankwell fit`` does.
 
     ``train`` and ``report`` name splits. ``encoder`` is the bi-encoder to begin with, ``start`` the checkpoint that
     bi-encoders and re-rankers are trained from: by default MiniLM or, if its package is not installed, rankwell-mini.
-    For data without judged queries, ``queries_from`` takes the documents' ``titles`` or ``headings`` as queries. If
+    ``runs`` names what an engine of yours returned, as ``SPLIT=FILE``, which is then what has to be beaten. For data
+    without judged queries, ``queries_from`` takes the documents' ``titles`` or ``headings`` as queries. If
     interrupted, call it again to resume.
 
     >>> system = fit("my-data", "my-system", minutes=10)                           # doctest: +SKIP
@@ -62,7 +62,18 @@ def fit(
     measure = str(parse_measure(measure))
     start = start or default_start()
     task = FitTask(
-        os.fspath(data), Path(out), minutes, device, seed, measure, train, report, encoder, start, queries_from
+        os.fspath(data),
+        Path(out),
+        minutes,
+        device,
+        seed,
+        measure,
+        train,
+        report,
+        encoder,
+        start,
+        queries_from,
+        tuple(runs),
     )
     if not minutes > 0:
         raise RankwellError(f"--minutes {minutes:g}: expected more than 0")
@@ -99,7 +110,10 @@ def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fi
             say(line)
         measured = f", measured by {task.measure}" if len(parts.judged) else ""
         say(f"up to {minutes:g} minute{'s' * (minutes != 1)}{measured}:")
-        climbed = climb(task, Clock(60 * minutes * (1 - SAVING)), say)
+        clock = Clock(60 * minutes * (1 - SAVING))
+        for line in plan(task, clock.seconds):
+            say(line)
+        climbed = climb(task, clock, say)
         system = _save(task, asked, climbed)
         shutil.rmtree(work, ignore_errors=True)
     return system, ["", *summary(asked.out, task, climbed)]
@@ -149,7 +163,7 @@ def advice(parts: Parts) -> list[str]:
 def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
     """What was made, what it measures, and what to do with it."""
     best, base, part = climbed.best, climbed.base, climbed.reported(task.parts)
-    lines = [f"{out}: {best.system.describe()}"]
+    lines = [f"{out}: {best.describe() if best.step is not ENGINE else climbed.own.describe()}"]
     if best.report is not None and base.report is not None:
         mean, (low, high) = interval_of(part, best.report, task.measure)
         before, _ = interval_of(part, base.report, task.measure)
@@ -158,15 +172,18 @@ def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
             where += " (cross-validated)"
         else:
             where += " held out" if task.parts.source == SET_ASIDE else f" ({task.parts.source})"
-        compared = f"; not fitted: {before:.3f}" if best is not base else ""
-        lines.append(f"{task.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}{compared}")
+        ours = "your engine: " if base.engine else ""
+        compared = f"; {ours or 'not fitted: '}{before:.3f}" if best is not base else ""
+        lines.append(f"{ours * (best is base)}{task.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}{compared}")
         if best is base:
             others = "; try more --minutes" if climbed.late else ""
-            lines.append(f"Nothing fitted was shown to be better than this on {base.count:,} queries{others}.")
+            lines.append(f"Nothing was shown to be better than this on {base.count:,} queries{others}.")
     failed = [skipped.step.title for skipped in climbed.skipped if skipped.outcome == "failed"]
     if failed:
         lines.append(f"Failed: {', '.join(failed)}. The report says why.")
     quoted = shlex.quote(str(out))
+    if best.engine and best is not base:
+        lines.append(f"re-rank: rankwell rerank RUN --queries QUERIES --model {quoted} --out better.run")
     return [
         *lines,
         f"report:  {out / 'report.html'}",
@@ -188,6 +205,7 @@ def _claim(task: FitTask) -> None:
         "measure": task.measure,
         "encoder": task.encoder,
         "model": task.start,
+        "run": digest(None if task.engine is None else {qid: list(ranking) for qid, ranking in task.engine.items()}),
     }
     path = task.work / "fit.json"
     if not path.exists():
@@ -208,7 +226,7 @@ def _save(task: FitTask, asked: FitTask, climbed: Climb) -> System:
         "report.html": report_page(figures, task, climbed, command),
         "queries.tsv": query_table(task, climbed),
     }
-    return climbed.best.system.save(task.out, card=figures, files=files)
+    return climbed.system.save(task.out, card=figures, files=files)
 
 
 def command_of(task: FitTask) -> str:
@@ -217,7 +235,10 @@ def command_of(task: FitTask) -> str:
     flags = {"start": "model", "queries_from": "queries-from", "train_split": "train", "report_split": "report"}
     command = ["rankwell", "fit", _anywhere(task.data), "--out", str(task.out.absolute())]
     for field in fields(task):
-        if (value := getattr(task, field.name)) != getattr(usual, field.name):
+        value = getattr(task, field.name)
+        if field.name == "runs":
+            command += [part for run in value for part in ("--run", run)]
+        elif value != getattr(usual, field.name):
             shown = f"{value:g}" if isinstance(value, float) else str(value)
             path = field.name in ("encoder", "start")
             command += [f"--{flags.get(field.name, field.name)}", _anywhere(shown) if path else shown]

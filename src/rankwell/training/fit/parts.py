@@ -12,7 +12,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -28,9 +28,9 @@ from rankwell.corpus.formats.tables import HF_PREFIX
 from rankwell.corpus.records import Document, Qrels, Query
 from rankwell.corpus.sources import collection_digest, open_collection, resolve_documents
 from rankwell.models.checkpoints.describe import describe
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Computing, chosen_device
-from rankwell.rank.ranker import Ranker
+from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.index import Index
 from rankwell.training.recipe import DEV_NAMES
@@ -199,13 +199,15 @@ def check_judged(index: Index, parts: Parts) -> str | None:
     """How many relevant documents are not in the collection, in one line. Raises if none is."""
     grades = chain(parts.judged.qrels.values(), parts.report.qrels.values())
     relevant = {docid for own in grades for docid, grade in own.items() if grade > 0}
-    lacking = sorted(docid for docid in relevant if docid not in index)
+    return lacking_ids(index, len(relevant), {docid for docid in relevant if docid not in index}, "relevant documents")
+
+
+def lacking_ids(index: Index, count: int, lacking: Set[str], kind: str) -> str | None:
+    """How many of ``count`` documents are not in the collection, in one line. Raises if none is there."""
     if not lacking:
         return None
-    problem = (
-        f"{len(lacking):,} of {len(relevant):,} relevant documents are not in the collection, such as {lacking[0]}"
-    )
-    if len(lacking) == len(relevant):
+    problem = f"{len(lacking):,} of {count:,} {kind} are not in the collection, such as {min(lacking)}"
+    if len(lacking) == count:
         first = index.docids(np.zeros(1, np.int64))[0]
         raise RankwellError(f"{problem}; do the ids match? The first of {len(index):,} documents is {first}")
     return problem
@@ -278,6 +280,14 @@ def measure_pairs(index: Index, parts: Parts, start: str, device: str | None) ->
         return _rate(encoder.encode_documents, [f"{query} {text}" for query, text in pairs], step)
     ranker = Ranker.from_pretrained(start, **vars(computing))
     return _rate(lambda some: ranker.predict(some), pairs, step)
+
+
+def measure_shipped(index: Index, parts: Parts, device: str | None) -> float:
+    """Pairs of query and document a second that the shipped re-ranker scores."""
+    texts, queries = _texts(index, parts)
+    pairs = [(queries[place % len(queries)], text) for place, text in enumerate(texts)]
+    ranker = open_ranker(DEFAULT, device=device)
+    return _rate(lambda some: ranker.predict(some), pairs, AT_A_TIME[chosen_device(device).type])
 
 
 def _texts(index: Index, parts: Parts) -> tuple[list[str], list[str]]:

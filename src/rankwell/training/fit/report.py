@@ -44,7 +44,7 @@ def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
         "measure": task.measure,
         "seed": task.seed,
         "machine": machine(),
-        "system": climbed.best.system.describe(),
+        "system": climbed.best.describe(),
         "base": climbed.base.step.title,
         "rungs": [_figures(tried, task, climbed.reported(parts)) for tried in climbed.tried],
     }
@@ -54,7 +54,7 @@ def _figures(tried: Rung | Skipped, task: FitTask, reported: Part) -> dict[str, 
     name = {"rung": tried.step.name, "title": tried.step.title}
     if isinstance(tried, Skipped):
         return {**name, tried.outcome: tried.reason}
-    record: dict[str, Any] = {**name, "kept": tried.kept, "system": tried.system.describe()}
+    record: dict[str, Any] = {**name, "kept": tried.kept, "system": tried.describe()}
     record |= {"milliseconds": round(tried.milliseconds, 2), "seconds": round(tried.seconds, 1), "queries": tried.count}
     for part_name, part, run in (
         ("judged", task.parts.judged.head(tried.count), tried.run),
@@ -141,25 +141,26 @@ def report_page(figures: Mapping[str, Any], task: FitTask, climbed: Climb, comma
 def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
     best, base, part, measure = climbed.best, climbed.base, climbed.reported(task.parts), task.measure
     trained = f"; trained: {', '.join(stages)}" if (stages := best.stages) else ""
-    words = f"{escape(best.system.describe())}{trained}."
+    words = f"{escape(best.describe())}{trained}."
     if best.report is not None and base.report is not None:
         where = f"{len(part):,} queries that nothing was fitted to or chosen on ({escape(task.parts.source)})"
         if part is task.parts.judged:
             where = f"{len(part):,} queries, cross-validated: the same queries that steps were chosen on"
-        title = escape(base.step.title)
+        title = escape(base.step.title) + ("" if base.engine else ", not fitted")
         mean, (low, high) = interval_of(part, best.report, measure)
         figure = f'{measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}]'
         if best is base:
-            yield f'<p class="lead">{figure} on {where}. Nothing was shown to be better than {title}, not fitted.</p>'
+            yield f'<p class="lead">{figure} on {where}. Nothing was shown to be better than {title}.</p>'
         else:
             runs = {"base": base.report, "system": best.report}
             [gain] = compare(part.qrels, runs, measure, baseline="base").contrasts
             below, above = gain.interval
             yield (
-                f'<p class="lead">{figure}, {gain.difference:+.3f} over {title}, not fitted '
+                f'<p class="lead">{figure}, {gain.difference:+.3f} over {title} '
                 f"[{below:+.3f}, {above:+.3f}], on {where}.</p>"
             )
-            words += f" A query takes {best.milliseconds:.0f} ms; not fitted, {base.milliseconds:.0f} ms."
+            before = "" if base.engine else f"; not fitted, {base.milliseconds:.0f} ms"
+            words += f" A query takes {best.milliseconds:.0f} ms{before}."
     else:
         yield '<p class="lead">Nothing was measured: there were no judged queries.</p>'
     yield f"<p>{words}</p>"
@@ -173,8 +174,8 @@ def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
         trained = f"; trained ones on the {len(task.parts.choose):,} that nothing was trained on" * bool(task.parts.fit)
         yield (
             f"<p>Each step is compared with the one kept before it, on {len(part):,} judged queries{trained}. It is "
-            f"kept if it is better at p &lt; {LEVEL:g} (paired t-test, two-sided); BM25 with a bi-encoder as it is, unless "
-            "it is worse. Bars are 95 % intervals.</p>"
+            f"kept if it is better at p &lt; {LEVEL:g} (paired t-test, two-sided); BM25 with a bi-encoder as it is, "
+            "unless it is worse. Bars are 95 % intervals.</p>"
         )
         bars = []
         for rung in climbed.rungs:
@@ -290,7 +291,7 @@ def _document(task: FitTask, docid: str) -> str:
 
 
 def _settings(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command: str) -> Iterator[str]:
-    system = climbed.best.system
+    system = climbed.system
     rows = {
         "documents": f"{len(task.index):,}",
         "first stage": system.first_stage.describe(),
