@@ -22,6 +22,7 @@ import numpy as np
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types
+from rankwell.corpus.formats.clicks import read_clicks
 from rankwell.corpus.formats.lines import check_id
 from rankwell.corpus.formats.texts import read_examples, read_triples
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
@@ -52,6 +53,7 @@ FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
             rf"qrels(?:[./](?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})",
             "qrels.SPLIT.txt, qrels.SPLIT.csv, qrels/SPLIT.tsv",
         ),
+        ("clicks", rf"clicks(?:\.(?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})", "clicks.SPLIT.csv"),
         ("run", rf"run(?:\.(?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})", "run.SPLIT.txt, run.SPLIT.jsonl"),
         ("types", r"types(?:\.(?P<part>.+))?\.tsv", "types.SPLIT.tsv"),
         ("examples", r"examples(?:\.(?P<part>.+))?\.jsonl", "examples.jsonl"),
@@ -60,8 +62,10 @@ FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
 }
 
 
-# Names of files that probably hold queries or judgments.
-_MEANT = re.compile(r".*(?:quer|question|topic|qrel|judg|relevan).*\.(?:" + _TABLES + r"|run|trec)(?:\.gz)?", re.I)
+# Names of files that probably hold queries, judgments or clicks.
+_MEANT = re.compile(
+    r".*(?:quer|question|topic|qrel|judg|relevan|click).*\.(?:" + _TABLES + r"|run|trec)(?:\.gz)?", re.I
+)
 
 
 class NoDatasetError(InputError):
@@ -73,6 +77,8 @@ class Dataset(ABC):
 
     name: str
     splits: tuple[str, ...]
+    clicks: str | None = None
+    """How many clicks were used as judgments, in one line, once they were read."""
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
@@ -134,7 +140,7 @@ class FolderDataset(Dataset):
             if (folder / "index.json").is_file():
                 raise InputError(folder, None, "an index, expected a collection or a data set")
             raise self._missing("files of a data set", *FILE_NAMES, error=NoDatasetError)
-        named = {split for kind in ("queries", "qrels") for split in self._files[kind]}
+        named = {split for kind in ("queries", "qrels", "clicks") for split in self._files[kind]}
         self.splits = tuple(sorted(named - {ALL}) or sorted(named))
 
     @cached_property
@@ -212,10 +218,15 @@ class FolderDataset(Dataset):
         return queries
 
     def qrels(self, split: str | None = None) -> Qrels:
-        """The judgments of a split."""
+        """The judgments of a split, or those made from its clicks if there are no others."""
         split = self.split(split)
-        qrels = read_qrels(self._find_shared("qrels", split))
-        if self._find("qrels", split) is None:
+        kind = "qrels" if self._find("qrels", split) or self._find("qrels", ALL) or not self.has("clicks") else "clicks"
+        path = self._find_shared(kind, split)
+        if kind == "clicks":
+            qrels, self.clicks = read_clicks(path)
+        else:
+            qrels = read_qrels(path)
+        if self._find(kind, split) is None:
             return Qrels({query.qid: qrels[query.qid] for query in self.queries(split) if query.qid in qrels})
         return qrels
 

@@ -115,7 +115,7 @@ def test_when_the_time_is_up_the_best_so_far_is_saved(
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     assert "an endless rung: skipped, the time was up before it was finished" in said
     assert system.describe() == "BM25 (k1 0.9, b 0.4)"
-    assert "Nothing fitted was shown to be better than this on 130 queries; try more --minutes." in said
+    assert "Nothing was shown to be better than this on 130 queries; try more --minutes." in said
     assert "Nothing was shown to be better than BM25, not fitted" in (system.folder / "report.html").read_text()
 
 

@@ -106,7 +106,7 @@ def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fi
             shutil.rmtree(work, ignore_errors=True)
             return System.open(task.out, device=task.device), []
         say(f"{len(task.index):,} documents; {parts.describe()}")
-        for line in filter(None, [check_judged(task.index, parts), *advice(parts)]):
+        for line in filter(None, [task.dataset.clicks, check_judged(task.index, parts), *advice(parts)]):
             say(line)
         measured = f", measured by {task.measure}" if len(parts.judged) else ""
         say(f"up to {minutes:g} minute{'s' * (minutes != 1)}{measured}:")

@@ -192,6 +192,8 @@ def open_data(name: str) -> Dataset:
     if isinstance(dataset, FolderDataset) and (unread := dataset.unread):
         known = "known names: queries.SPLIT.tsv, qrels.SPLIT.csv, and other formats"
         warnings.warn(f"{name}: not read: {', '.join(unread)} ({known})", Notice, stacklevel=2)
+    if isinstance(dataset, FolderDataset) and dataset.has("clicks") and dataset.has("qrels"):
+        warnings.warn(f"{name}: judgments are used where a split has them, clicks otherwise", Notice, stacklevel=2)
     return dataset
 
 

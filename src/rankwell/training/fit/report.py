@@ -41,6 +41,7 @@ def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
             "report": len(climbed.reported(parts)),
         },
         "reported on": "cross-validated" if climbed.reported(parts) is parts.judged else parts.source,
+        "clicks": task.dataset.clicks,
         "measure": task.measure,
         "seed": task.seed,
         "machine": machine(),
@@ -164,7 +165,8 @@ def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
     else:
         yield '<p class="lead">Nothing was measured: there were no judged queries.</p>'
     yield f"<p>{words}</p>"
-    yield f'<p class="dim">{len(task.index):,} documents; {escape(task.parts.describe())}.</p>'
+    clicks = f"; {escape(task.dataset.clicks)}" if task.dataset.clicks else ""
+    yield f'<p class="dim">{len(task.index):,} documents; {escape(task.parts.describe())}{clicks}.</p>'
 
 
 def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
