@@ -54,9 +54,9 @@ def read_clicks(path: FilePath) -> tuple[Qrels, str]:
         clicks[position] += counts["clicks"]
     rates = {position: clicks[position] / count for position, count in views.items() if count}
     grades: dict[str, dict[str, int]] = {}
-    for (qid, docid), times in shown.items():
-        if times.total() >= LEAST_IMPRESSIONS:
-            grades.setdefault(qid, {})[docid] = _grade(clicked[qid, docid], times, rates)
+    for (qid, docid), at in shown.items():
+        if at.total() >= LEAST_IMPRESSIONS:
+            grades.setdefault(qid, {})[docid] = _grade(clicked[qid, docid], at, rates)
     used = sum(map(len, grades.values()))
     dropped = f"{len(shown) - used:,} dropped (fewer than {LEAST_IMPRESSIONS} impressions)"
     return Qrels(grades), f"clicks on {len(shown):,} pairs of query and document: {used:,} used, {dropped}"
