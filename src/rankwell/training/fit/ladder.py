@@ -220,7 +220,7 @@ def plan(task: FitTask, seconds: float) -> list[str]:
     """What this machine can do in the time, and what the next step would need: two lines at most."""
     first = FirstStage(task.index, encoder=task.encoder, share=DEFAULT_SHARE)
     below = Rung(System(first), Run(), {}, len(task.parts.judged))
-    spent, possible = 0.0, list[str]()
+    spent, possible, lacking = 0.0, ["BM25"], list[tuple[str, float]]()
     for step in ladder():
         if _lacks_queries(task, step) is not None:
             continue
@@ -229,12 +229,15 @@ def plan(task: FitTask, seconds: float) -> list[str]:
         except RankwellError:  # said when it is tried
             continue
         if needed > (seconds - spent) * _tolerance(step):
-            more = math.ceil((spent + needed) / 60 / (1 - SAVING))
-            here = f"this machine has time for: {', '.join(['BM25', *possible])}"
-            return [here, f"--minutes {more} would add: {step.title}"]
-        spent += needed
-        possible.append(step.title)
-    return []
+            lacking.append((step.title, needed))
+        else:
+            spent += needed
+            possible.append(step.title)
+    if not lacking:
+        return []
+    title, needed = lacking[0]
+    more = math.ceil((spent + needed) / 60 / (1 - SAVING))
+    return [f"this machine has time for: {', '.join(possible)}", f"--minutes {more} would add: {title}"]
 
 
 # Making and measuring
