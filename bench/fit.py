@@ -104,9 +104,11 @@ RUNGS = {
     "bm25": "BM25",
     "bm25-tuned": "BM25, tuned",
     "hybrid": "BM25 and a bi-encoder",
+    "tuned": "tuned settings",
+    "shipped": "the shipped re-ranker",
     "adapter": "an adapter on its vectors",
     "encoder": "a fitted bi-encoder",
-    "rerank": "a re-ranker on top",
+    "rerank": "a trained re-ranker",
 }
 PEERS = ("sentence-transformers", "rankwell", "sentence-transformers, cached", "rankwell, cached")
 BLENDS: Mapping[str, Sequence[Fusion]] = {

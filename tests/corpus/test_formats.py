@@ -148,6 +148,39 @@ def test_beir_qrels_have_a_header(file: Write) -> None:
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        "query_id\tdoc_id\tgrade\n1\ta\t2\n\n# more\n2\tb\t0\n",
+        "qid iter docno rel\n1 0 a 2\n2 0 b 0\n",
+        'Query ID,query,pid,label\n1,"how, why",a,2\n2,what,b,0.0\n',
+        "query-id;corpus-id;score\n1;a;2\n2;b;0\n",
+        '{"query_id": 1, "doc_id": "a", "relevance": 2}\n{"query_id": "2", "doc_id": "b", "relevance": 0}\n',
+        '[{"qid": "1", "docid": "a", "rel": 2.0}, {"qid": "2", "docid": "b", "rel": false}]',
+    ],
+    ids=["tsv", "spaces", "csv", "semicolons", "jsonl", "json"],
+)
+def test_qrels_in_tables_with_the_names_that_people_use(file: Write, content: str) -> None:
+    assert dict(read_qrels(file(content))) == {"1": {"a": 2}, "2": {"b": 0}}
+
+
+def test_qrels_and_runs_in_parquet_and_gzip(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"qid": ["q", "q"], "docid": [7, 8], "score": [1, 2]})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(b"qid,docid,score\nq,7,1\nq,8,2\n"))
+    for name in ("rows.parquet", "rows.csv.gz"):
+        assert dict(read_qrels(tmp_path / name)) == {"q": {"7": 1, "8": 2}}
+        assert read_run(tmp_path / name)["q"].docids == ("8", "7")
+
+
+def test_a_run_in_a_table_has_scores_or_ranks(file: Write) -> None:
+    by_rank = read_run(file('{"qid": "q", "docid": "a", "rank": 2}\n{"qid": "q", "docid": "b", "rank": 1}\n'))
+    assert list(by_rank["q"]) == [("b", 1.0), ("a", 0.5)]
+    by_score = read_run(file("query_id,doc_id,rank,score\nq,a,1,0.5\nq,b,2,1.5\n"))
+    assert list(by_score["q"]) == [("b", 1.5), ("a", 0.5)]
+
+
+@pytest.mark.parametrize(
     ("content", "line", "problem"),
     [
         ("1 0 a\n", 1, "found 3 columns, expected 4 .*is this a run"),
@@ -158,7 +191,13 @@ def test_beir_qrels_have_a_header(file: Write) -> None:
         ("1 0 a 1\n1 0 a 1\n", 2, "document 'a' is listed again for query '1'"),
         ("1\t0\ta\t1\n1\t0\t\t1\n", 2, "document id is empty"),
         ("query-id\tcorpus-id\tscore\n1\t0\ta\t2\n", 2, "found 4 columns, expected 3"),
-        ("query-id\tcorpus-id\tscore\n", None, "is empty, expected qrels"),
+        ("query-id\tcorpus-id\tscore\n", 1, "a header without rows"),
+        ("qid,docid\nq1,d1\n", 1, "qrels: no field for the grade; found qid, docid"),
+        ("qid,docid,grade\nq1,d1,high\n", 2, "grade is 'high', expected a whole number"),
+        ("qid,docid,grade\nq1,d1,1\nq1,d1,2\n", 3, "document 'd1' is listed again"),
+        ('{"qid": "q1", "docid": "d1", "rel": 0.5}\n', 1, "grade is '0.5', expected a whole number"),
+        ('{"qid": "q1", "rel": 1}\n', 1, "qrels: no field for the document id; found qid, rel"),
+        ("q1,d1,1\n", 1, "found 1 column, expected 4 .* or a header such as query-id,corpus-id,score"),
         ("", None, "is empty, expected qrels"),
     ],
 )

@@ -126,7 +126,7 @@ def describe(folder: Path, data: str, out: Path) -> None:
     system = System.open(folder, device="cpu")
     run = system.search(open_dataset(data).queries("dev"), 20)
     rungs = [
-        {"rung": rung["rung"], "kept": rung.get("kept"), "choose": rung.get("choose")} for rung in system.card["rungs"]
+        {"rung": rung["rung"], "kept": rung.get("kept"), "judged": rung.get("judged")} for rung in system.card["rungs"]
     ]
     found = {qid: [ranking.docids, ranking.scores.tolist()] for qid, ranking in sorted(run.items())}
     facts = {

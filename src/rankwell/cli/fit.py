@@ -17,7 +17,8 @@ def fit(
         str,
         typer.Argument(
             metavar="DATA",
-            help="A data set: a folder with a collection, queries and qrels, or an id like irds:beir/scifact.",
+            help="A data set: a folder with a collection, queries and qrels, or an id like irds:beir/scifact; or "
+            "documents alone, as `rankwell index` takes them.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Output folder for the system.")],
@@ -37,6 +38,15 @@ def fit(
             "--report",
             metavar="SPLIT",
             help="The split to report on. Default: dev, valid or test; without one, queries are set aside.",
+        ),
+    ] = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run",
+            metavar="SPLIT=FILE",
+            help="What your engine returned for the queries of a split: a run, which is then what has to be beaten. "
+            "Default: run.SPLIT.txt of DATA.",
         ),
     ] = None,
     encoder: EncoderOption = None,
@@ -69,6 +79,8 @@ def fit(
 
         rankwell fit my-data --out my-system --minutes 60 --device cuda --measure nDCG@10
 
+        rankwell fit my-data --out my-system --run train=elastic.train.jsonl --run dev=elastic.dev.jsonl
+
         rankwell search my-system "how do bees keep warm"
     """
     with resumable():
@@ -86,5 +98,6 @@ def fit(
             encoder=encoder or DEFAULT,
             start=model,
             queries_from=queries_from,
+            runs=run or (),
             say=partial(print, flush=True),  # so that a log shows each rung when it is done
         )

@@ -66,12 +66,13 @@ def rerank(
         ),
     ],
     collection: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--collection",
-            help="The documents: an index, a system, a document store, or a collection as `rankwell index` takes it.",
+            help="The documents: an index, a system, a document store, or a collection as `rankwell index` takes it. "
+            "Default: those of --model, if that is a system.",
         ),
-    ],
+    ] = None,
     queries: Annotated[
         str | None,
         typer.Option(
@@ -82,7 +83,10 @@ def rerank(
     ] = None,
     out: RunOut = None,
     model: Model = DEFAULT,
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Candidates to re-rank per query.")] = 100,
+    depth: Annotated[
+        int | None,
+        typer.Option("--depth", min=1, help="Candidates to re-rank per query. Default: 100, or the system's."),
+    ] = None,
     types: Annotated[
         Path | None, typer.Option("--types", help="Query types (qid, tab, label), for the template typed.")
     ] = None,
@@ -149,6 +153,8 @@ def rerank(
 
         rankwell rerank bm25.run --queries queries.tsv --collection my-index --model model --out mono.run
 
+        rankwell rerank my-engine.run --queries q.tsv --model my-system --out better.run
+
         rankwell rerank bm25.run --queries q.tsv --collection c.tsv --model model --depth 100 --fuse 0.3 --out fused.run
 
         rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --depth 100 --blend 0.3 --fuse 0.1
@@ -173,7 +179,8 @@ def rerank(
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.sources import is_question
     from rankwell.models.devices import Computing
-    from rankwell.rank.requests import RerankRequest
+    from rankwell.rank.requests import DEPTH, RerankRequest
+    from rankwell.rank.texts import is_system
     from rankwell.scale.rerank import ClusterRanker, RerankJob
 
     needs(context, {"encoder": "blend", "normalise": ("fuse", "blend")})
@@ -196,10 +203,10 @@ def rerank(
         run=None if queries is None else Path(run),
         queries=run if queries is None else queries,
         docids=tuple(options.pop("docids").split(",")) if "docids" in options else (),
-        collection=collection,
+        collection=collection or "",
         columns=columns,
         model=model,
-        depth=depth,
+        depth=depth or DEPTH,
         types=types,
         computing=Computing(device, precision, backend, trust_remote_code),
         changes={name: value for name, value in changes.items() if value},
@@ -209,6 +216,10 @@ def rerank(
         encoder=encoder,
         **options,
     )
+    if is_system(model):
+        request = request.of_system(depth)
+    elif collection is None:
+        raise RankwellError("--collection is missing: the documents, unless --model is a system")
     request.check(ray=ray)
     on_cluster = None
     if cluster is not None and out is not None:

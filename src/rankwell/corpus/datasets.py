@@ -21,7 +21,8 @@ import numpy as np
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.manifest import digest, file_digest
-from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_types
+from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types
+from rankwell.corpus.formats.clicks import read_clicks
 from rankwell.corpus.formats.lines import check_id
 from rankwell.corpus.formats.texts import read_examples, read_triples
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
@@ -47,7 +48,13 @@ FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
             rf"(?:queries|topics)(?:\.(?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})",
             "queries.SPLIT.tsv, queries.jsonl",
         ),
-        ("qrels", r"qrels(?:[./](?P<part>.+))?\.(?:tsv|txt)", "qrels.SPLIT.txt, qrels/SPLIT.tsv"),
+        (
+            "qrels",
+            rf"qrels(?:[./](?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})",
+            "qrels.SPLIT.txt, qrels.SPLIT.csv, qrels/SPLIT.tsv",
+        ),
+        ("clicks", rf"clicks(?:\.(?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})", "clicks.SPLIT.csv"),
+        ("run", rf"run(?:\.(?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})", "run.SPLIT.txt, run.SPLIT.jsonl"),
         ("types", r"types(?:\.(?P<part>.+))?\.tsv", "types.SPLIT.tsv"),
         ("examples", r"examples(?:\.(?P<part>.+))?\.jsonl", "examples.jsonl"),
         ("triples", r"triples(?:\.(?P<part>.+))?\.(?:tsv|txt)", "triples.tsv"),
@@ -55,8 +62,14 @@ FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
 }
 
 
+# Names of files that probably hold queries, judgments or clicks.
+_MEANT = re.compile(
+    r".*(?:quer|question|topic|qrel|judg|relevan|click).*\.(?:" + _TABLES + r"|run|trec)(?:\.gz)?", re.I
+)
+
+
 class NoDatasetError(InputError):
-    """A folder has no file with one of the usual names."""
+    """A folder has no file with one of the usual names, or none of some kind."""
 
 
 class Dataset(ABC):
@@ -64,6 +77,8 @@ class Dataset(ABC):
 
     name: str
     splits: tuple[str, ...]
+    clicks: str | None = None
+    """How many clicks were used as judgments, in one line, once they were read."""
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
@@ -87,6 +102,10 @@ class Dataset(ABC):
 
     def negatives(self, split: str | None = None) -> Run | None:
         """The negatives that come with the split's queries, as a run; ``None`` if the data set has none."""
+        return None
+
+    def run(self, split: str) -> Run | None:
+        """What the user's own engine returned for the queries of a split; ``None`` if that is not known."""
         return None
 
     def split(self, split: str | None) -> str:
@@ -121,7 +140,7 @@ class FolderDataset(Dataset):
             if (folder / "index.json").is_file():
                 raise InputError(folder, None, "an index, expected a collection or a data set")
             raise self._missing("files of a data set", *FILE_NAMES, error=NoDatasetError)
-        named = {split for kind in ("queries", "qrels") for split in self._files[kind]}
+        named = {split for kind in ("queries", "qrels", "clicks") for split in self._files[kind]}
         self.splits = tuple(sorted(named - {ALL}) or sorted(named))
 
     @cached_property
@@ -138,6 +157,13 @@ class FolderDataset(Dataset):
                 if match := pattern.fullmatch(name):
                     files[kind].setdefault(match["part"] or ALL, []).append(self.folder / name)
         return files
+
+    @property
+    def unread(self) -> list[str]:
+        """Files that are not read, although their names sound like queries or judgments."""
+        read = {path for splits in self._files.values() for paths in splits.values() for path in paths}
+        names = [name for name in self._listing if _MEANT.fullmatch(name) and self.folder / name not in read]
+        return [name for name in names if ".manifest." not in name]
 
     def has(self, *kinds: str) -> bool:
         """Whether there is a file of one of these kinds."""
@@ -160,7 +186,7 @@ class FolderDataset(Dataset):
         """The file of this kind and split, or the one without a split."""
         path = self._find(kind, split) or self._find(kind, ALL)
         if path is None:
-            raise self._missing(f"{kind} for the split {split!r}", kind)
+            raise self._missing(f"{kind} for the split {split!r}", kind, error=NoDatasetError)
         return path
 
     @property
@@ -192,16 +218,26 @@ class FolderDataset(Dataset):
         return queries
 
     def qrels(self, split: str | None = None) -> Qrels:
-        """The judgments of a split."""
+        """The judgments of a split, or those made from its clicks if there are no others."""
         split = self.split(split)
-        qrels = read_qrels(self._find_shared("qrels", split))
-        if self._find("qrels", split) is None:
+        kind = "qrels" if self._find("qrels", split) or self._find("qrels", ALL) or not self.has("clicks") else "clicks"
+        path = self._find_shared(kind, split)
+        if kind == "clicks":
+            qrels, self.clicks = read_clicks(path)
+        else:
+            qrels = read_qrels(path)
+        if self._find(kind, split) is None:
             return Qrels({query.qid: qrels[query.qid] for query in self.queries(split) if query.qid in qrels})
         return qrels
 
     def types(self, split: str | None = None) -> dict[str, str]:
         """The types of a split's queries."""
         return read_types(self._find_shared("types", self.split(split)))
+
+    def run(self, split: str) -> Run | None:
+        """See :class:`Dataset`."""
+        path = self._find("run", split) or self._find("run", ALL)
+        return None if path is None else read_run(path)
 
 
 class ExampleDataset(FolderDataset):
@@ -345,7 +381,8 @@ class IrdsDataset(Dataset):
         split = self.split(split)
         data = self._data if split == ALL else self._load(f"{self._id}/{split}")
         if not data.has(kind):
-            raise RankwellError(f"{self.name} has no {kind}{'' if split == ALL else f' for the split {split!r}'}")
+            problem = f"has no {kind}{'' if split == ALL else f' for the split {split!r}'}"
+            raise NoDatasetError(self.name, None, problem)
         return data
 
     def digest(self) -> str:

@@ -37,7 +37,7 @@ from rankwell.rank.cache import ScoreCache
 from rankwell.rank.fusion import Shares
 from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import AnyRanker, Reranker, VectorSearch, check_options, open_encoder
-from rankwell.rank.system import System, add_shares, open_searchable
+from rankwell.rank.system import System, add_shares, before_rest, open_searchable
 from rankwell.rank.texts import Texts, digest_texts, find_index, open_texts, worth_keeping
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
@@ -169,6 +169,28 @@ class RerankRequest:
     encoder: str | None = None
     columns: Columns | None = None
     """The fields of the collection, if it is a file."""
+    keep_rest: bool = False
+    """Whether documents below the depth follow the re-ranked ones; otherwise they are left out."""
+
+    def of_system(self, depth: int | None) -> RerankRequest:
+        """The same request with what the system ``model`` has: re-ranker, shares, bi-encoder, depth, documents."""
+        system = System.open(self.model)
+        if system.ranker is None:
+            raise RankwellError(f"{self.model} is a system without a re-ranker; `rankwell search` uses it")
+        if self.fuse is not None or self.blend is not None:
+            raise RankwellError("--fuse and --blend go with a model; a system has its own shares")
+        shares = system.shares or Shares(model=1.0)
+        return replace(
+            self,
+            model=str(system.ranker),
+            collection=self.collection or self.model,
+            depth=depth or system.depth,
+            fuse=shares.first or None,
+            blend=shares.similarity or None,
+            normalise=shares.normalise,
+            encoder=str(system.first_stage.encoder) if shares.similarity else None,
+            keep_rest=True,
+        )
 
     @property
     def shares(self) -> Shares | None:
@@ -262,6 +284,8 @@ class RerankRequest:
         begin = time.monotonic()
         scored = scorer.rerank(candidates, queries, texts, depth=self.depth)
         reranked = Run(add_shares(candidates, scored, self.shares, queries, texts, dense), name=name)
+        if self.keep_rest:
+            reranked = before_rest(reranked, run)
         seconds = time.monotonic() - begin
         if advice := scorer.truncation.advice():
             # Rankers without a template have neither of the options that the advice names.

@@ -32,6 +32,6 @@ def rungs(system: System) -> dict[str, dict[str, Any]]:
 
 
 def perfect(task: FitTask, below: Rung) -> Rung:
-    """A system whose run of the queries to choose has the relevant documents alone."""
-    relevant = {qid: {d: 1.0 for d, grade in own.items() if grade > 0} for qid, own in task.parts.choose.qrels.items()}
+    """A system whose run of the judged queries has the relevant documents alone."""
+    relevant = {qid: {d: 1.0 for d, grade in own.items() if grade > 0} for qid, own in task.parts.judged.qrels.items()}
     return Rung(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})

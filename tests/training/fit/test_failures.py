@@ -34,7 +34,7 @@ def no_memory_on_gpu(task: object, below: object) -> Any:
 
 
 def no_model(task: FitTask, below: Rung) -> Rung:
-    return Rung(System(FirstStage(task.index), ranker=task.work / "nothing"), below.choose, {})
+    return Rung(System(FirstStage(task.index), ranker=task.work / "nothing"), below.run, {})
 
 
 @pytest.mark.parametrize(

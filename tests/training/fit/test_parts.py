@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from rankwell import sample
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import Notice, RankwellError
 from rankwell.corpus.datasets import open_dataset
-from rankwell.training.fit.parts import SET_ASIDE, Parts, divide, write_parts
+from rankwell.retrieve.index import Index
+from rankwell.training.fit.parts import SET_ASIDE, Parts, check_judged, divide, open_data, write_parts
 
 
 def write_splits(folder: Path, **sizes: int) -> Path:
@@ -30,7 +31,9 @@ def test_dev_is_reported_and_training_queries_are_fitted_and_chosen_on() -> None
     parts = divided(sample.FOLDER)
     assert (len(parts.fit), len(parts.choose), len(parts.report)) == (80, 50, 189)
     assert parts.source == "dev"
-    assert "130 judged queries of train: 80 to fit, 50 to choose; 189 of dev to report" in parts.describe()
+    sizes = "80 for training, 50 for choosing between trained steps; 189 of dev for the report"
+    assert parts.describe() == f"130 judged queries of train: {sizes}"
+    assert list(parts.judged.qrels) == [*parts.choose.qrels, *parts.fit.qrels]
     assert set(parts.fit.qrels).isdisjoint(parts.choose.qrels)
 
 
@@ -38,6 +41,7 @@ def test_without_dev_a_third_part_is_set_aside(tmp_path: Path) -> None:
     parts = divided(write_splits(tmp_path / "data", train=400))
     assert (len(parts.fit), len(parts.choose), len(parts.report)) == (240, 80, 80)
     assert parts.source == SET_ASIDE
+    assert len(parts.judged) == 400
     everything = [*parts.fit.qrels, *parts.choose.qrels, *parts.report.qrels]
     assert len(set(everything)) == len(everything) == 400
 
@@ -64,13 +68,64 @@ def test_with_few_queries_all_of_them_choose(tmp_path: Path, sizes: dict[str, in
     assert len(parts.fit) == 0
     assert len(parts.choose) == next(iter(sizes.values()))
     assert len(parts.report) == sizes.get("dev", len(parts.choose))
-    assert parts.tune is parts.choose
+    assert parts.judged is parts.choose
 
 
 def test_queries_without_a_relevant_document_are_left_out(tmp_path: Path) -> None:
     folder = write_splits(tmp_path / "data", train=4)
     (folder / "qrels.train.txt").write_text("train0 0 d0 1\ntrain1 0 d1 0\n")
     assert list(divided(folder).choose.qrels) == ["train0"]
+
+
+def test_settings_are_tuned_on_a_thousand_queries_at_most(tmp_path: Path) -> None:
+    parts = divided(write_splits(tmp_path / "data", train=3000, dev=10))
+    assert (len(parts.judged), len(parts.fit), len(parts.choose)) == (1000, 2400, 600)
+
+
+def test_an_error_in_judgments_is_not_swallowed(tmp_path: Path) -> None:
+    folder = write_splits(tmp_path / "data")
+    (folder / "queries.tsv").write_text("q1\tbees\n")
+    with pytest.warns(Notice, match=r"no qrels for the split 'all': looked for qrels\.SPLIT\.txt, qrels\.SPLIT\.csv"):
+        assert divided(folder).describe() == "no judged queries"
+    (folder / "qrels.csv").write_text("query_id,doc_id,grade\nq1,d0,good\n")
+    with pytest.raises(RankwellError, match=r"qrels\.csv, line 2: the grade is 'good', expected a whole number"):
+        divided(folder)
+    (folder / "qrels.csv").write_text("query_id,doc_id,grade\nq1,d0,1\n")
+    assert dict(divided(folder).judged.qrels) == {"q1": {"d0": 1}}
+
+
+def test_judged_ids_that_match_nothing_are_counted_or_refused(tmp_path: Path) -> None:
+    folder = write_splits(tmp_path / "data", train=3)
+    (folder / "qrels.train.txt").write_text("train0 0 d0 1\nother 0 d0 1\ntrain1 0 d9 1\n")
+    with pytest.warns(Notice, match="1 of 3 judged queries of train are not among its queries"):
+        parts = divided(folder)
+    index = Index.build(open_dataset(folder).documents(), tmp_path / "index")
+    assert check_judged(index, parts) == "1 of 2 relevant documents are not in the collection, such as d9"
+    (folder / "qrels.train.txt").write_text("train0 0 x1 1\ntrain1 0 x2 1\n")
+    with pytest.raises(RankwellError, match=r"2 of 2 relevant documents .*ids match\? The first of 2 documents is d0"):
+        check_judged(index, divided(folder))
+    (folder / "qrels.train.txt").write_text("other 0 d0 1\n")
+    with pytest.raises(RankwellError, match="1 of 1 judged queries of train are not among its queries; do the ids"):
+        divided(folder)
+
+
+def test_files_that_sound_like_queries_and_are_not_read_are_named(tmp_path: Path) -> None:
+    folder = write_splits(tmp_path / "data")
+    (folder / "judgements.csv").write_text("a")
+    (folder / "my_queries.tsv").write_text("a")
+    (folder / "README.txt").write_text("a")
+    with pytest.warns(Notice, match=r"not read: judgements\.csv, my_queries\.tsv \(known names: queries"):
+        open_data(str(folder))
+
+
+def test_what_index_takes_is_a_data_set_without_queries(tmp_path: Path) -> None:
+    (tmp_path / "shop.csv").write_text("id,title,body\n1,bees,They shiver.\n")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "one.md").write_text("# Bees\nThey shiver.\n")
+    for name, docid in (("shop.csv", "1"), ("notes", "one.md")):
+        dataset = open_data(str(tmp_path / name))
+        assert [(d.docid, d.title) for d in dataset.documents()] in ([(docid, "bees")], [(docid, "Bees")])
+        assert not len(divide(dataset, train=None, report=None, seed=1).judged)
 
 
 def test_documents_alone_have_no_parts(tmp_path: Path) -> None:

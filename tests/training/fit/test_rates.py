@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+from tests.training.fit.fitting import perfect
+from tests.training.fit.test_parts import write_splits
+
 from rankwell import sample
 from rankwell.corpus.datasets import open_dataset
 from rankwell.retrieve.index import Index
+from rankwell.training.fit.ladder import _seconds
 from rankwell.training.fit.parts import divide, measure_pairs
+from rankwell.training.fit.rungs import FitTask, Step
+
+
+def test_a_step_trains_on_fewer_queries_where_the_time_is_short(tmp_path: Path) -> None:
+    folder = write_splits(tmp_path / "data", train=3000, dev=10)
+    task = FitTask(str(folder), tmp_path / "system")
+    assert len(task.parts.fit) == 2400
+    step = Step("s", "a step", perfect, lambda task, below: float(len(task.fit_part("s"))), trains=True)
+    below: Any = None
+    assert [(_seconds(task, step, below, left), task.samples.get("s")) for left in (5000, 700, 1)] == [
+        (2400.0, None),
+        (600.0, 600),
+        (300.0, 300),  # it would need more than is left, but with fewer queries nothing is learned
+    ]
 
 
 def test_training_is_timed_with_the_model_that_is_trained(

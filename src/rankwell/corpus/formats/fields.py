@@ -61,15 +61,19 @@ class RecordKind:
 
     def find(self, part: str, names: Sequence[str]) -> str | None:
         """The one of ``names`` that is a usual name of a record's id, text or title."""
-        usual = {"id": self.ids, "text": self.texts, "title": self.titles}[part]
-        plain = {name: re.sub(r"[^a-z0-9]", "", name.lower()) for name in reversed(names)}
-        for known in usual:
-            if known in plain:
-                return known
-            found = next((name for name, short in plain.items() if short == known), None)
-            if found is not None:
-                return found
-        return None
+        return find_usual({"id": self.ids, "text": self.texts, "title": self.titles}[part], names)
+
+
+def find_usual(usual: Sequence[str], names: Sequence[str]) -> str | None:
+    """The one of ``names`` that is a ``usual`` name, without regard to case and punctuation; the most usual first."""
+    plain = {name: re.sub(r"[^a-z0-9]", "", name.lower()) for name in reversed(names)}
+    for known in usual:
+        if known in plain:
+            return known
+        found = next((name for name, short in plain.items() if short == known), None)
+        if found is not None:
+            return found
+    return None
 
 
 DOCUMENTS = RecordKind(

@@ -1,7 +1,7 @@
-"""Runs: TREC's six columns and MS MARCO's three.
+"""Runs and judgments: TREC's and MS MARCO's columns, or any table that names its fields.
 
-The score decides the order, as in trec_eval; TREC's rank column is ignored. MS MARCO files have ranks only, which
-become the scores 1/rank. Scores are written as the shortest decimal that reads back as the same 32-bit float, so a run
+The score decides the order, as in trec_eval; TREC's rank column is ignored. Files with ranks only, such as MS MARCO's,
+have the scores 1/rank. Scores are written as the shortest decimal that reads back as the same 32-bit float, so a run
 that is written and read again is the same run.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import nan
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,13 +20,13 @@ from rankwell.corpus.formats.lines import (
     FilePath,
     Lines,
     by_query,
-    open_lines,
     whole_number,
     writable_id,
     writable_ids,
     write_lines,
     wrong_columns,
 )
+from rankwell.corpus.formats.pairs import PairRows, open_pairs, whole
 from rankwell.corpus.records import GRADE_LIMIT, Qrels, Run
 
 TREC = ("query id", "Q0", "document id", "rank", "score", "run name")
@@ -34,23 +34,31 @@ MSMARCO = ("query id", "document id", "rank")
 # From here on a number rounds to infinity as a 32-bit float.
 SCORE_LIMIT = float(np.finfo(np.float32).max) + 2.0**103
 RANK_LIMIT = 2**63
+RUN_FIELDS = {"score": ("score", "relevancescore", "similarity"), "rank": ("rank", "position")}
 
 Rows = Iterator[tuple[int, str, str, float]]
 
 
 def read_run(path: FilePath, *, name: str | None = None) -> Run:
-    """Read a TREC or MS MARCO run; ``name`` defaults to the run name in the file, or else to the file name."""
-    first, lines = open_lines(path, "a run", comments=True)
-    columns = first.split()
-    if len(columns) >= len(TREC):
-        rows, tag = _trec_rows(path, lines), columns[5]
-    elif len(columns) == len(MSMARCO):
-        rows, tag = _msmarco_rows(path, lines), Path(path).name
+    """Read a run: TREC, MS MARCO, or a table with named ids and scores or ranks.
+
+    ``name`` defaults to the run name in the file, or else to the file name.
+    """
+    opened, tag = open_pairs(path, "a run", RUN_FIELDS), Path(path).name
+    if not isinstance(opened, tuple):
+        rows = _named_scores(path, opened)
     else:
-        hint = "; is this a qrels file?" if len(columns) == 4 else ""
-        number = next(lines)[0]
-        problem = f"found {len(columns)} columns, expected {len(TREC)} ({', '.join(TREC)}) or {len(MSMARCO)} "
-        raise InputError(path, number, f"{problem}({', '.join(MSMARCO)}){hint}: {excerpt(first)}")
+        first, lines = opened
+        columns = first.split()
+        if len(columns) >= len(TREC):
+            rows, tag = _trec_rows(path, lines), columns[5]
+        elif len(columns) == len(MSMARCO):
+            rows = _msmarco_rows(path, lines)
+        else:
+            hint = "; is this a qrels file?" if len(columns) == 4 else ""
+            number = next(lines)[0]
+            problem = f"found {len(columns)} columns, expected {len(TREC)} ({', '.join(TREC)}) or {len(MSMARCO)} "
+            raise InputError(path, number, f"{problem}({', '.join(MSMARCO)}){hint}: {excerpt(first)}")
     scores = by_query(path, rows)
     if not scores:
         raise InputError(path, None, "is empty, expected a run")
@@ -65,14 +73,18 @@ def _trec_rows(path: FilePath, lines: Lines) -> Rows:
         # trec_eval ignores text after the run name. But a number there means that an id contained a space.
         if len(columns) != len(TREC) and (len(columns) < len(TREC) or columns[5][0] in "-.0123456789"):
             raise wrong_columns(path, number, line, columns, TREC)
-        try:
-            score = float(columns[4])
-        except ValueError:
-            score = nan
-        if not -SCORE_LIMIT < score < SCORE_LIMIT or "_" in columns[4]:  # Python takes 1_000 for a number
-            problem = f"the score is {excerpt(columns[4])}, expected a finite number (32-bit float)"
-            raise InputError(path, number, problem)
-        yield number, columns[0], columns[2], score
+        yield number, columns[0], columns[2], _score(path, number, columns[4])
+
+
+def _score(path: FilePath, number: int, value: Any) -> float:
+    try:
+        score = float(value)
+    except (TypeError, ValueError):
+        score = nan
+    if not -SCORE_LIMIT < score < SCORE_LIMIT or "_" in str(value):  # Python takes 1_000 for a number
+        problem = f"the score is {excerpt(str(value))}, expected a finite number (32-bit float)"
+        raise InputError(path, number, problem)
+    return score
 
 
 def _msmarco_rows(path: FilePath, lines: Lines) -> Rows:
@@ -83,13 +95,25 @@ def _msmarco_rows(path: FilePath, lines: Lines) -> Rows:
         if len(columns) != len(MSMARCO):
             raise wrong_columns(path, number, line, columns, MSMARCO)
         qid, docid, text = columns
-        try:
-            rank = whole_number(text)
-        except ValueError:
-            rank = 0
-        if not 1 <= rank <= RANK_LIMIT:
-            raise InputError(path, number, f"the rank is {excerpt(text)}, expected a whole number from 1")
-        yield number, qid, docid, 1.0 / rank
+        yield number, qid, docid, _reciprocal(path, number, text)
+
+
+def _named_scores(path: FilePath, rows: PairRows) -> Rows:
+    for number, qid, docid, values in rows:
+        by_score = "score" in values
+        score = _score(path, number, values["score"]) if by_score else _reciprocal(path, number, str(values["rank"]))
+        yield number, qid, docid, score
+
+
+def _reciprocal(path: FilePath, number: int, text: str) -> float:
+    """The score of a rank."""
+    try:
+        rank = whole_number(text)
+    except ValueError:
+        rank = 0
+    if not 1 <= rank <= RANK_LIMIT:
+        raise InputError(path, number, f"the rank is {excerpt(text)}, expected a whole number from 1")
+    return 1.0 / rank
 
 
 def write_run(run: Run, path: FilePath, *, format: Literal["trec", "msmarco"] = "trec") -> None:
@@ -129,44 +153,48 @@ def decimals(scores: Scores) -> list[str]:
 
 
 QRELS = ("query id", "0", "document id", "grade")
-BEIR = ("query id", "document id", "grade")
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
+GRADES = {"grade": ("grade", "score", "relevance", "label", "rel", "relevant", "judgment")}
 
 
 def read_qrels(path: FilePath) -> Qrels:
-    """Read TREC, MS MARCO or BEIR judgments."""
-    first, lines = open_lines(path, "qrels", comments=True)
-    columns = first.split()
-    if columns == BEIR_HEADER:
-        next(lines)
-        names: tuple[str, ...] = BEIR
-    elif len(columns) == len(QRELS):
-        names = QRELS
-    else:
-        # Three columns without the header may be an MS MARCO run, whose ranks must not be read as grades.
-        hint = "; is this a run?" if len(columns) in (3, 6) else ""
-        problem = f"found {len(columns)} columns, expected {len(QRELS)} ({', '.join(QRELS)}) or the header "
-        raise InputError(path, next(lines)[0], f"{problem}{excerpt(chr(9).join(BEIR_HEADER))}{hint}: {excerpt(first)}")
-    grades = by_query(path, _rows(path, lines, names))
+    """Read judgments: TREC's or MS MARCO's four columns, or a table with named ids and grades, such as BEIR's."""
+    opened = open_pairs(path, "qrels", GRADES)
+    rows = _trec_grades(path, *opened) if isinstance(opened, tuple) else _named_grades(path, opened)
+    grades = by_query(path, rows)
     if not grades:
         raise InputError(path, None, "is empty, expected qrels")
     return Qrels(grades)
 
 
-def _rows(path: FilePath, lines: Lines, names: tuple[str, ...]) -> Iterator[tuple[int, str, str, int]]:
+def _trec_grades(path: FilePath, first: str, lines: Lines) -> Iterator[tuple[int, str, str, int]]:
+    if (count := len(first.split())) != len(QRELS):
+        # Three columns without the header may be an MS MARCO run, whose ranks must not be read as grades.
+        hint = "; is this a run?" if count in (3, 6) else ""
+        problem = f"found {count} column{'s' * (count != 1)}, expected {len(QRELS)} ({', '.join(QRELS)}) or a header "
+        raise InputError(path, next(lines)[0], f"{problem}such as {','.join(BEIR_HEADER)}{hint}: {excerpt(first)}")
     for number, line in lines:
         columns = line.split()
         if not columns or columns[0].startswith("#"):
             continue
-        if len(columns) != len(names):
-            raise wrong_columns(path, number, line, columns, names)
+        if len(columns) != len(QRELS):
+            raise wrong_columns(path, number, line, columns, QRELS)
         try:
             grade = whole_number(columns[-1])
         except ValueError:
             raise InputError(path, number, f"the grade is {excerpt(columns[-1])}, expected a whole number") from None
-        if not -GRADE_LIMIT < grade < GRADE_LIMIT:
-            raise InputError(path, number, f"the grade is {excerpt(columns[-1])}, expected a number of at most 63 bits")
-        yield number, columns[0], columns[-2], grade
+        yield number, columns[0], columns[-2], _checked(path, number, grade)
+
+
+def _named_grades(path: FilePath, rows: PairRows) -> Iterator[tuple[int, str, str, int]]:
+    for number, qid, docid, values in rows:
+        yield number, qid, docid, _checked(path, number, whole(path, number, "grade", values["grade"]))
+
+
+def _checked(path: FilePath, number: int, grade: int) -> int:
+    if not -GRADE_LIMIT < grade < GRADE_LIMIT:
+        raise InputError(path, number, f"the grade is {excerpt(str(grade))}, expected a number of at most 63 bits")
+    return grade
 
 
 def write_qrels(qrels: Qrels, path: FilePath, *, format: Literal["trec", "beir"] = "trec") -> None:

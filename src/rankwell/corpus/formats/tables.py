@@ -212,21 +212,28 @@ def open_table(path: FilePath, layout: Layout) -> Table:
     name = os.fspath(path)
     if name.startswith(HF_PREFIX):
         return Table(path, *hf_rows(name), lines=False)
+    return binary_table(path) or text_table(path, *open_lines(path, layout.kind), layout)
+
+
+def binary_table(path: FilePath) -> Table | None:
+    """A parquet or Arrow file as a table; None for text."""
     start = _first_bytes(Path(path))
-    for magic, opened in BINARY.items():
-        if start.startswith(magic):
-            return Table(path, *opened(path), lines=False)
-    first, lines = open_lines(path, layout.kind)
+    opened = next((opened for magic, opened in BINARY.items() if start.startswith(magic)), None)
+    return None if opened is None else Table(path, *opened(path), lines=False)
+
+
+def text_table(path: FilePath, first: str, lines: Lines, layout: Layout) -> Table:
+    """The lines of a file, of which ``first`` is the first one, as a table."""
     if is_jsonl(first):
         return _objects(path, ((number, parse_object(path, number, line)) for number, line in lines if line.strip()))
-    if _opens_array(first):
+    if opens_array(first):
         return _objects(path, _array(path, lines))
     if _RUN_LINE.fullmatch(first):
         (number, _), kind = next(lines), layout.kind
         raise InputError(
             path, number, f"a line of a run (six columns, Q0 the second), expected {kind}: {excerpt(first)}"
         )
-    suffix = Path(name.removesuffix(".gz")).suffix.lower()
+    suffix = Path(os.fspath(path).removesuffix(".gz")).suffix.lower()
     if suffix == ".csv" or ("\t" not in first and layout.is_header(first.split(","), False)):
         separator = next((mark for mark in ",;\t" if mark in first), ",")
         return _cells(path, _csv_rows(path, lines, separator), layout, tabs=False)
@@ -316,7 +323,7 @@ def _long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _opens_array(first: str) -> bool:
+def opens_array(first: str) -> bool:
     """Whether a line opens a JSON array of objects or strings, and is not a text such as ``[1] Smith et al.``
 
     A tab after the bracket makes it the id of a tsv line.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,11 @@ from rankwell.models.devices import chosen_device
 from rankwell.rank.system import System, refuse_taken
 from rankwell.rank.texts import is_system
 from rankwell.retrieve.index import Index
-from rankwell.training.fit.ladder import Climb, Clock, climb, interval_of
-from rankwell.training.fit.parts import SET_ASIDE, Kind, Parts, write_headed
+from rankwell.training.fit.ladder import SAVING, Climb, Clock, climb, interval_of, plan
+from rankwell.training.fit.parts import SET_ASIDE, Kind, Parts, check_judged, write_headed
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
-from rankwell.training.fit.rungs import FitTask
+from rankwell.training.fit.rungs import ENGINE, FitTask
 
-SAVING = 0.03
-"""The part of the time that is kept for writing the system and its report."""
 NO_QUERIES = (
     "Without judged queries nothing can be measured or tuned. What would help most: 50 to 100 real queries with a "
     "relevant document each. `--queries-from titles` (or headings) takes those of the documents as queries, and "
@@ -47,13 +45,15 @@ def fit(
     encoder: str = DEFAULT,
     start: str | None = None,
     queries_from: Kind | None = None,
+    runs: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> System:
     """Fit a system to the documents and judged queries of a data set, as ``rankwell fit`` does.
 
     ``train`` and ``report`` name splits. ``encoder`` is the bi-encoder to begin with, ``start`` the checkpoint that
     bi-encoders and re-rankers are trained from: by default MiniLM or, if its package is not installed, rankwell-mini.
-    For data without judged queries, ``queries_from`` takes the documents' ``titles`` or ``headings`` as queries. If
+    ``runs`` names what an engine of yours returned, as ``SPLIT=FILE``, which is then what has to be beaten. For data
+    without judged queries, ``queries_from`` takes the documents' ``titles`` or ``headings`` as queries. If
     interrupted, call it again to resume.
 
     >>> system = fit("my-data", "my-system", minutes=10)                           # doctest: +SKIP
@@ -62,7 +62,18 @@ def fit(
     measure = str(parse_measure(measure))
     start = start or default_start()
     task = FitTask(
-        os.fspath(data), Path(out), minutes, device, seed, measure, train, report, encoder, start, queries_from
+        os.fspath(data),
+        Path(out),
+        minutes,
+        device,
+        seed,
+        measure,
+        train,
+        report,
+        encoder,
+        start,
+        queries_from,
+        tuple(runs),
     )
     if not minutes > 0:
         raise RankwellError(f"--minutes {minutes:g}: expected more than 0")
@@ -95,11 +106,14 @@ def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fi
             shutil.rmtree(work, ignore_errors=True)
             return System.open(task.out, device=task.device), []
         say(f"{len(task.index):,} documents; {parts.describe()}")
-        for line in advice(parts):
+        for line in filter(None, [task.dataset.clicks, check_judged(task.index, parts), *advice(parts)]):
             say(line)
-        measured = f", measured by {task.measure} on the queries to choose" if len(parts.choose) else ""
+        measured = f", measured by {task.measure}" if len(parts.judged) else ""
         say(f"up to {minutes:g} minute{'s' * (minutes != 1)}{measured}:")
-        climbed = climb(task, Clock(60 * minutes * (1 - SAVING)), say)
+        clock = Clock(60 * minutes * (1 - SAVING))
+        for line in plan(task, clock.seconds):
+            say(line)
+        climbed = climb(task, clock, say)
         system = _save(task, asked, climbed)
         shutil.rmtree(work, ignore_errors=True)
     return system, ["", *summary(asked.out, task, climbed)]
@@ -110,7 +124,7 @@ def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted
     work = task.work
     if not work.exists():
         refuse_taken(task.out)
-    if len(task.parts.choose):
+    if len(task.parts.judged):
         raise RankwellError(f"--queries-from {kind}: {task.data} has judged queries; leave the option out")
     with lock(work, wait=False):
         if is_system(task.out):
@@ -139,7 +153,7 @@ def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted
 
 def advice(parts: Parts) -> list[str]:
     """What can be trusted with so few queries, and what would help."""
-    if not len(parts.choose):
+    if not len(parts.judged):
         return [NO_QUERIES]
     if not len(parts.fit):
         return [f"With {len(parts.choose)} queries, only large differences can be told from chance: see the intervals."]
@@ -148,24 +162,28 @@ def advice(parts: Parts) -> list[str]:
 
 def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
     """What was made, what it measures, and what to do with it."""
-    best, base, part = climbed.best, climbed.rungs[0], task.parts.report
-    lines = [f"{out}: {best.system.describe()}"]
+    best, base, part = climbed.best, climbed.base, climbed.reported(task.parts)
+    lines = [f"{out}: {best.describe() if best.step is not ENGINE else climbed.own.describe()}"]
     if best.report is not None and base.report is not None:
         mean, (low, high) = interval_of(part, best.report, task.measure)
         before, _ = interval_of(part, base.report, task.measure)
         where = f"{len(part):,} queries"
-        if task.parts.cross_validated:
+        if part is task.parts.judged:
             where += " (cross-validated)"
         else:
-            where += " set aside" if task.parts.source == SET_ASIDE else f" ({task.parts.source})"
-        compared = f"; BM25: {before:.3f}" if best is not base else ""
-        lines.append(f"{task.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}{compared}")
-    if best is base and climbed.late:
-        lines.append("No better system was made in this time; try more --minutes.")
+            where += " held out" if task.parts.source == SET_ASIDE else f" ({task.parts.source})"
+        ours = "your engine: " if base.engine else ""
+        compared = f"; {ours or 'not fitted: '}{before:.3f}" if best is not base else ""
+        lines.append(f"{ours * (best is base)}{task.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}{compared}")
+        if best is base:
+            others = "; try more --minutes" if climbed.late else ""
+            lines.append(f"Nothing was shown to be better than this on {base.count:,} queries{others}.")
     failed = [skipped.step.title for skipped in climbed.skipped if skipped.outcome == "failed"]
     if failed:
         lines.append(f"Failed: {', '.join(failed)}. The report says why.")
     quoted = shlex.quote(str(out))
+    if best.engine and best is not base:
+        lines.append(f"re-rank: rankwell rerank RUN --queries QUERIES --model {quoted} --out better.run")
     return [
         *lines,
         f"report:  {out / 'report.html'}",
@@ -179,7 +197,7 @@ def _claim(task: FitTask) -> None:
     parts = task.parts
     queries = {
         name: [(query.qid, query.text, dict(part.qrels[query.qid])) for query in part.queries]
-        for name, part in (("fit", parts.fit), ("choose", parts.choose), ("report", parts.report))
+        for name, part in (("fit", parts.fit), ("judged", parts.judged), ("report", parts.report))
     }
     ours: dict[str, Any] = {
         "data": digest([task.dataset.digest(), queries]),
@@ -187,6 +205,7 @@ def _claim(task: FitTask) -> None:
         "measure": task.measure,
         "encoder": task.encoder,
         "model": task.start,
+        "run": digest(None if task.engine is None else {qid: list(ranking) for qid, ranking in task.engine.items()}),
     }
     path = task.work / "fit.json"
     if not path.exists():
@@ -207,7 +226,7 @@ def _save(task: FitTask, asked: FitTask, climbed: Climb) -> System:
         "report.html": report_page(figures, task, climbed, command),
         "queries.tsv": query_table(task, climbed),
     }
-    return climbed.best.system.save(task.out, card=figures, files=files)
+    return climbed.system.save(task.out, card=figures, files=files)
 
 
 def command_of(task: FitTask) -> str:
@@ -216,7 +235,10 @@ def command_of(task: FitTask) -> str:
     flags = {"start": "model", "queries_from": "queries-from", "train_split": "train", "report_split": "report"}
     command = ["rankwell", "fit", _anywhere(task.data), "--out", str(task.out.absolute())]
     for field in fields(task):
-        if (value := getattr(task, field.name)) != getattr(usual, field.name):
+        value = getattr(task, field.name)
+        if field.name == "runs":
+            command += [part for run in value for part in ("--run", run)]
+        elif value != getattr(usual, field.name):
             shown = f"{value:g}" if isinstance(value, float) else str(value)
             path = field.name in ("encoder", "start")
             command += [f"--{flags.get(field.name, field.name)}", _anywhere(shown) if path else shown]

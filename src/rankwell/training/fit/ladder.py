@@ -7,6 +7,7 @@ the rung it was at. A rung that fails is left out, and is tried again if the fit
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -27,11 +28,18 @@ from rankwell.evaluation.compare import compare
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import Interval, mean_interval
 from rankwell.models.devices import Computing
+from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
-from rankwell.training.fit.parts import Part
-from rankwell.training.fit.rungs import BASE, FitTask, K, Rung, Step, bm25, ladder
+from rankwell.training.fit.parts import SET_ASIDE, Part, Parts
+from rankwell.training.fit.rungs import BASE, DEFAULT_SHARE, ENGINE, FitTask, Rung, Step, bm25, engine, ladder
 
 LEVEL = 0.05
+GIVEN_TRY, GIVEN_TIME = 2.0, 0.8
+"""A rung that is there without fitting is tried up to this multiple of the time left, and stopped after this part."""
+LEAST_SAMPLE = 200
+"""Where the time is short, a rung trains on at least so many queries."""
+SAVING = 0.03
+"""The part of the time that is kept for writing the system and its report."""
 RECORD = "rung.json"
 TIMED_QUERIES, TIMED_SECONDS = 20, 5.0
 """How many queries are timed one by one, and for how long at most."""
@@ -65,9 +73,10 @@ class Clock:
 
 @dataclass(frozen=True, eq=False)
 class Climb:
-    """All rungs in order, whether kept or not."""
+    """All rungs in order, whether kept or not, and the best that does without the user's engine."""
 
     tried: tuple[Rung | Skipped, ...]
+    own: Rung
 
     @property
     def rungs(self) -> list[Rung]:
@@ -78,6 +87,23 @@ class Climb:
     def best(self) -> Rung:
         """The last rung that was kept."""
         return next(rung for rung in reversed(self.rungs) if rung.kept)
+
+    @property
+    def system(self) -> System:
+        """What is saved: the best system or, if nothing is better than the user's engine, the best beside it."""
+        return (self.own if self.best.step is ENGINE else self.best).system
+
+    @property
+    def base(self) -> Rung:
+        """What has to be beaten: the user's engine, or else the last rung kept that is there without fitting."""
+        if self.rungs[0].engine:
+            return self.rungs[0]
+        return next(rung for rung in reversed(self.rungs) if rung.kept and rung.step.given)
+
+    def reported(self, parts: Parts) -> Part:
+        """The queries of the report: all judged ones, cross-validated, if only settings were fitted to them."""
+        all_held_out = parts.source == SET_ASIDE and self.best.count == len(parts.judged)
+        return parts.judged if all_held_out else parts.report
 
     @property
     def late(self) -> bool:
@@ -92,32 +118,42 @@ class Climb:
 
 def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     """Climb as far as the time allows. Errors in the lowest rung end the fit; a higher one that fails is left out."""
-    best = _make_rung(task, clock, BASE, None)
-    say(line_of(best, task))
-    tried: list[Rung | Skipped] = [best]
+    theirs = None
+    if task.engine is not None and len(task.parts.judged):
+        theirs = _make_rung(task, clock, ENGINE, None, None)
+        say(line_of(theirs, task))
+    own = _make_rung(task, clock, BASE, None, theirs)
+    say(line_of(own, task))
+    best = own if own.kept or theirs is None else theirs
+    tried: list[Rung | Skipped] = [own] if theirs is None else [theirs, own]
     for step in ladder():
-        rung = _try_rung(task, clock, step, best, say)
+        rung = _try_rung(task, clock, step, own if step.own else best, best, say)
         tried.append(rung)
         if isinstance(rung, Skipped):
             say(f"  – {step.title}: {rung.outcome}, {rung.reason}")
             continue
         say(line_of(rung, task))
+        if step.own and _judged(task, rung, own).kept:
+            own = rung
+            if best.engine and best.system.ranker is None:  # so that what re-ranks the engine has its bi-encoder
+                best = replace(best, system=own.system)
         best = rung if rung.kept else best
-    return Climb(tuple(tried))
+    return Climb(tuple(tried), own)
 
 
-def _try_rung(task: FitTask, clock: Clock, step: Step, best: Rung, say: Say) -> Rung | Skipped:
-    """Make a rung on top of the best one, or say why it was left out."""
-    if task.rung(_key(step, best)).exists():
-        return _make_rung(task, clock, step, best)
+def _try_rung(task: FitTask, clock: Clock, step: Step, below: Rung, best: Rung, say: Say) -> Rung | Skipped:
+    """Make a rung from the one below and compare it with the best, or say why it was left out."""
+    if task.rung(_key(step, below)).exists():
+        return _make_rung(task, clock, step, below, best)
     try:
         # Its own handler of Ctrl-C, so that an error that native code makes of it does not count as a failure.
         with interruptible():
-            if (obstacle := _obstacle(task, clock, step, best)) is not None:
+            if (obstacle := _obstacle(task, clock, step, below)) is not None:
                 return obstacle
-            say(f"  … {step.title}")
-            with time_limit(clock.left):
-                return _make_rung(task, clock, step, best)
+            size = task.samples.get(step.name)
+            say(f"  … {step.title}" + (f", trained on {size:,} of {len(task.parts.fit):,} queries" if size else ""))
+            with time_limit(clock.left * (GIVEN_TIME if step.given else 1)):
+                return _make_rung(task, clock, step, below, best)
     except TimeIsUp:
         return Skipped(step, "the time was up before it was finished", late=True)
     except Exception as error:
@@ -142,68 +178,125 @@ def _failure(error: Exception) -> str | None:
 
 
 def _obstacle(task: FitTask, clock: Clock, step: Step, below: Rung) -> Skipped | None:
-    """Why a rung cannot be tried; None if it can."""
-    parts = task.parts
-    if step.trains and not len(parts.fit):
-        return Skipped(step, f"training needs {parts.needed} judged queries, and there are {len(parts.choose)}")
-    if step.tunes and len(parts.tune) < 2:
-        return Skipped(step, "there are no judged queries to tune with")
+    """Why a rung cannot be tried; None if it can. If the time is short, it trains on fewer queries."""
+    if (obstacle := _lacks_queries(task, step)) is not None:
+        return obstacle
     try:
-        with interruptible():
-            seconds = step.seconds(task, below)
+        seconds = _seconds(task, step, below, clock.left)
     except RankwellError as error:
         return Skipped(step, str(error))
-    if seconds > (left := clock.left):
+    if seconds > (left := clock.left) * _tolerance(step):
         needed = f"it needs about {duration(seconds)}"
         return Skipped(step, f"{needed}, and {duration(left)} are left" if left > 0 else "the time is up", late=True)
     return None
 
 
+def _seconds(task: FitTask, step: Step, below: Rung, left: float) -> float:
+    """How long a rung takes, trained on half of the queries as often as it takes to fit into the time left."""
+    task.samples.pop(step.name, None)
+    with interruptible():
+        seconds, size = step.seconds(task, below), len(task.parts.fit) // 2
+        while step.trains and seconds > left and size >= LEAST_SAMPLE:
+            task.samples[step.name], size = size, size // 2
+            seconds = step.seconds(task, below)
+    return seconds
+
+
+def _tolerance(step: Step) -> float:
+    """How many times the time left a rung may need by its estimate."""
+    return GIVEN_TRY if step.given else 1.0
+
+
+def _lacks_queries(task: FitTask, step: Step) -> Skipped | None:
+    parts = task.parts
+    if step.trains and not len(parts.fit):
+        return Skipped(step, f"training needs {parts.needed} judged queries, and there are {len(parts.choose)}")
+    if step.tunes and len(parts.judged) < 2:
+        return Skipped(step, "there are no judged queries to tune with")
+    return None
+
+
+def plan(task: FitTask, seconds: float) -> list[str]:
+    """What this machine can do in the time, and what the next step would need: two lines at most."""
+    first = FirstStage(task.index, encoder=task.encoder, share=DEFAULT_SHARE)
+    below = Rung(System(first), Run(), {}, len(task.parts.judged))
+    spent, possible, lacking = 0.0, ["BM25"], list[tuple[str, float]]()
+    for step in ladder():
+        if _lacks_queries(task, step) is not None:
+            continue
+        try:
+            needed = _seconds(task, step, below, seconds - spent)
+        except RankwellError:  # said when it is tried
+            continue
+        if needed > (seconds - spent) * _tolerance(step):
+            lacking.append((step.title, needed))
+        else:
+            spent += needed
+            possible.append(step.title)
+    if not lacking:
+        return []
+    title, needed = lacking[0]
+    more = math.ceil((spent + needed) / 60 / (1 - SAVING))
+    return [f"this machine has time for: {', '.join(possible)}", f"--minutes {more} would add: {title}"]
+
+
 # Making and measuring
 
 
-def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None) -> Rung:
-    """Make a rung and measure it, or read what was measured before."""
+def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None, best: Rung | None) -> Rung:
+    """Make a rung from the one below, measure it and compare it with the best, or read what was measured before."""
     key = _key(step, below)
     folder = task.rung(key)
     if folder.exists():
         rung = _read(task, step, key, folder)
         clock.before += rung.seconds
-        return _judged(task, rung, below)
+        return _judged(task, rung, best)
     begin = time.monotonic()
-    made = bm25(task) if below is None else step.make(task, below)
-    queries = [query for part in (task.parts.choose, task.parts.report) for query in part.queries]
-    milliseconds = _milliseconds(made.system, queries[:TIMED_QUERIES])
-    rung = _judged(task, replace(made, step=step, key=key, milliseconds=milliseconds), below)
-    if rung.kept and len(task.parts.report):
-        report = rung.choose
-        if not task.parts.cross_validated:
-            report = rung.system.search(task.parts.report.queries, K, threads=task.threads)
+    lowest = engine if step is ENGINE else bm25
+    made, parts = lowest(task) if below is None else step.make(task, below), task.parts
+    queries = [query for part in (parts.judged, parts.report) for query in part.queries]
+    milliseconds = 0.0 if step is ENGINE else _milliseconds(task, made, queries[:TIMED_QUERIES])
+    counts = (made.count or len(parts.judged), len(parts.choose if made.stages else parts.judged))
+    count = min([*counts, *(rung.count for rung in (below, best) if rung is not None)])
+    rung = _judged(task, replace(made, step=step, key=key, milliseconds=milliseconds, count=count), best)
+    if rung.kept and len(parts.report):
+        held_out = parts.judged.head(count).qrels
+        report = rung.run
+        if not set(parts.report.qrels) <= set(held_out):
+            report = rung.answer(task, parts.report.queries)
         rung = replace(rung, report=report)
     rung = replace(rung, seconds=time.monotonic() - begin)
     _write(rung, folder)
     return rung
 
 
-def _judged(task: FitTask, rung: Rung, below: Rung | None) -> Rung:
-    """Decide whether a rung is kept: it must be better by a paired test. Without judgments, it is."""
-    part = task.parts.choose
-    if below is None or not len(part):
+def _judged(task: FitTask, rung: Rung, best: Rung | None) -> Rung:
+    """Decide whether a rung is kept: it must be better by a paired test. Without judgments, it is.
+
+    One that is there without fitting is kept unless it is worse, but it has to be better than the user's engine.
+    """
+    if best is None or not rung.count:
         return rung
-    names = below.step.title, rung.step.title
-    runs = dict(zip(names, (below.choose, rung.choose), strict=True))
+    part = task.parts.judged.head(rung.count)
+    names = best.step.title, rung.step.title
+    runs = dict(zip(names, (best.run, rung.run), strict=True))
     [contrast] = compare(part.qrels, runs, task.measure, baseline=names[0]).contrasts
-    return replace(rung, contrast=contrast, kept=contrast.difference > 0 and contrast.p < LEVEL)
+    given = rung.step.given and not best.engine
+    shown, better = contrast.p < LEVEL, contrast.difference > 0
+    return replace(rung, contrast=contrast, kept=better or not shown if given else better and shown)
 
 
-def _milliseconds(system: System, queries: Sequence[Query]) -> float:
+def _milliseconds(task: FitTask, rung: Rung, queries: Sequence[Query]) -> float:
     """The median time of a search with one query, after a warm-up; 0 if there are no queries."""
     times: list[float] = []
     for query in [*queries[:1], *queries]:
         begin = time.perf_counter()
-        system.search(query.text, 10)
+        if rung.engine:
+            rung.answer(task, [query])
+        else:
+            rung.system.search(query.text, 10)
         times.append(1000 * (time.perf_counter() - begin))
-        if sum(times) > 1000 * TIMED_SECONDS:
+        if sum(times[1:]) > 1000 * TIMED_SECONDS:
             break
     return statistics.median(times[1:] or times or [0.0])
 
@@ -218,9 +311,10 @@ def line_of(rung: Rung, task: FitTask) -> str:
     """One line for whoever watches."""
     mark = "✓" if rung.kept else "·"
     line = f"  {mark} {rung.step.title:<28}"
-    if len(task.parts.choose):
-        mean, (low, high) = interval_of(task.parts.choose, rung.choose, task.measure)
+    if rung.count:
+        mean, (low, high) = interval_of(task.parts.judged.head(rung.count), rung.run, task.measure)
         line += f" {task.measure} {mean:.3f} [{low:.3f}, {high:.3f}]"
+        line += f" on {rung.count:,} queries" if rung.count < len(task.parts.judged) else ""
     if rung.contrast is not None:
         line += f"  {rung.contrast.difference:+.3f}, p {p_value(rung.contrast.p)}{'' if rung.kept else ', not kept'}"
     timed = f"{rung.milliseconds:.0f} ms a query, " if rung.milliseconds else ""
@@ -244,12 +338,14 @@ def _write(rung: Rung, folder: Path) -> None:
     system = rung.system
     with atomic_folder(folder) as temporary:
         system.first_stage.save(temporary)
-        for name, run in (("choose", rung.choose), ("report", rung.report)):
+        for name, run in (("judged", rung.run), ("report", rung.report)):
             if run:
                 write_run(Run(run, name=name), temporary / f"{name}.run.gz")
         record = {
             **system.settings(temporary),
             "stages": dict(rung.stages),
+            "count": rung.count,
+            "engine": rung.engine,
             "milliseconds": rung.milliseconds,
             "seconds": rung.seconds,
         }
@@ -262,9 +358,9 @@ def _read(task: FitTask, step: Step, key: str, folder: Path) -> Rung:
         system = System.from_settings(record, folder, Computing(task.device))
         runs = {
             name: read_run(path) if (path := folder / f"{name}.run.gz").exists() else None
-            for name in ("choose", "report")
+            for name in ("judged", "report")
         }
-        times = {name: record[name] for name in ("milliseconds", "seconds")}
-        return Rung(system, runs["choose"] or Run(), record["stages"], step, key, **times, report=runs["report"])
+        made = {name: record[name] for name in ("stages", "count", "engine", "milliseconds", "seconds")}
+        return Rung(system, runs["judged"] or Run(), step=step, key=key, **made, report=runs["report"])
     except (FileNotFoundError, KeyError, TypeError):
         raise InputError(folder, None, "not a finished rung; remove it to make it again") from None

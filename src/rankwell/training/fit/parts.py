@@ -1,35 +1,42 @@
-"""The judged queries in three parts: to fit, to choose and to report.
+"""The judged queries: all of them for settings, and three parts for what is trained.
 
-What is learned sees the first part, decisions see the second, and the figures of the report come from the third: a dev
-split, if the data has one, or training queries set aside. Queries of the same text are in the same part.
+Settings such as k1, b and shares are few, so they are tuned by cross-validation over all judged queries, and steps
+that train nothing are compared on all of them. Training sees the queries to fit; a trained step is compared with others
+on the queries to choose, and the figures of the report come from the third part: a dev split, if the data has one, or
+training queries set aside. Queries of the same text are in the same part.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import Notice, RankwellError
 from rankwell.core.files import atomic_folder
-from rankwell.corpus.datasets import Dataset
+from rankwell.corpus.datasets import ALL, Dataset, FolderDataset, NoDatasetError
 from rankwell.corpus.formats import write_documents, write_qrels, write_queries
+from rankwell.corpus.formats.tables import HF_PREFIX
 from rankwell.corpus.records import Document, Qrels, Query
+from rankwell.corpus.sources import collection_digest, open_collection, resolve_documents
 from rankwell.models.checkpoints.describe import describe
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Computing, chosen_device
-from rankwell.rank.ranker import Ranker
+from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.index import Index
 from rankwell.training.recipe import DEV_NAMES
 
 LEAST_TO_FIT = 50
-"""With fewer queries to fit, nothing is trained; k1, b and shares are tuned by cross-validation."""
+"""With fewer queries to fit, nothing is trained."""
 LEAST_ASIDE, MOST_ASIDE = 50, 1000
 """Bounds of the parts that are set aside, which otherwise have a fifth of the queries each."""
 SET_ASIDE = "queries set aside"
@@ -63,41 +70,35 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The three parts. If ``fit`` is empty, ``choose`` has all queries; ``source`` names where ``report`` is from."""
+    """All judged queries and the three parts; ``source`` names where ``report`` is from.
 
+    ``judged`` begins with those to choose, and has at most some thousand. If ``fit`` is empty, ``choose`` has all.
+    """
+
+    judged: Part
     fit: Part
     choose: Part
     report: Part
     source: str
     split: str | None
-    """The split that ``fit`` and ``choose`` are from."""
-
-    @property
-    def cross_validated(self) -> bool:
-        """Whether the queries to report are those to choose, because there are few."""
-        return self.report is self.choose
+    """The split that all but ``report`` are from."""
 
     @property
     def needed(self) -> int:
         """The number of judged queries from which on models are trained."""
         return LEAST_TO_FIT + LEAST_ASIDE * (2 if self.source == SET_ASIDE else 1)
 
-    @property
-    def tune(self) -> Part:
-        """The queries to tune k1, b and unfitted shares with."""
-        return self.fit.head(500) if self.fit.queries else self.choose
-
     def describe(self) -> str:
         """The sizes in one line."""
         if not len(self.choose):
             return "no judged queries"
         if not len(self.fit):
-            used = f"{len(self.choose):,} judged queries, too few to train with (from {self.needed} on)"
-            return f"{used}; settings are chosen by cross-validation"
-        count = len(self.fit) + len(self.choose) + (len(self.report) if self.source == SET_ASIDE else 0)
-        sizes = f"{len(self.fit):,} to fit, {len(self.choose):,} to choose"
-        report = "" if self.source == SET_ASIDE else f" of {self.source}"
-        return f"{count:,} judged queries of {self.split}: {sizes}; {len(self.report):,}{report} to report"
+            return f"{len(self.choose):,} judged queries, too few to train with (from {self.needed} on)"
+        aside = self.source == SET_ASIDE
+        count = len(self.fit) + len(self.choose) + (len(self.report) if aside else 0)
+        sizes = f"{len(self.fit):,} for training, {len(self.choose):,} for choosing between trained steps"
+        report = f"{len(self.report):,}{' held out' if aside else f' of {self.source}'} for the report"
+        return f"{count:,} judged queries of {self.split}: {sizes}; {report}"
 
 
 def divide(dataset: Dataset, *, train: str | None, report: str | None, seed: int) -> Parts:
@@ -117,12 +118,12 @@ def divide(dataset: Dataset, *, train: str | None, report: str | None, seed: int
     aside = min(MOST_ASIDE, max(LEAST_ASIDE, len(judged) // 5))
     if len(judged) < aside * (2 if reported is None else 1) + LEAST_TO_FIT:
         whole = Part.of(_take(groups, len(judged)), judged.qrels)
-        return Parts(none, whole, reported or whole, report or SET_ASIDE, train)
+        return Parts(whole, none, whole, reported or whole, report or SET_ASIDE, train)
     choose = Part.of(_take(groups, aside), judged.qrels)
-    if reported is None:
-        reported = Part.of(_take(groups, aside), judged.qrels)
+    apart = none if reported is not None else Part.of(_take(groups, aside), judged.qrels)
     fit = Part.of(_take(groups, len(judged)), judged.qrels)
-    return Parts(fit, choose, reported, report or SET_ASIDE, train)
+    queries = (*choose.queries, *apart.queries, *fit.queries)[: max(MOST_ASIDE, len(choose) + len(apart))]
+    return Parts(Part.of(queries, judged.qrels), fit, choose, reported or apart, report or SET_ASIDE, train)
 
 
 def _usual(dataset: Dataset) -> str | None:
@@ -141,12 +142,77 @@ def _judged(dataset: Dataset, split: str) -> Part:
     """The queries that have a relevant document."""
     try:
         qrels, queries = dataset.qrels(split), dataset.queries(split)
-    except RankwellError:
-        if split == "all":  # queries without judgments, or judgments without queries
+    except NoDatasetError as error:
+        if split == ALL:  # queries without judgments, or judgments without queries
+            warnings.warn(str(error), Notice, stacklevel=2)
             return Part((), Qrels({}))
         raise
     relevant = {qid for qid, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
-    return Part.of([query for query in queries if query.qid in relevant], qrels)
+    judged = [query for query in queries if query.qid in relevant]
+    if lacking := len(relevant) - len(judged):
+        problem = (
+            f"{dataset.name}: {lacking:,} of {len(relevant):,} judged queries of {split} are not among its queries"
+        )
+        if not judged:
+            raise RankwellError(f"{problem}; do the ids match?")
+        warnings.warn(problem, Notice, stacklevel=2)
+    return Part.of(judged, qrels)
+
+
+class Documents(Dataset):
+    """A collection without queries: a file of any format, or ``hf:OWNER/NAME``."""
+
+    splits = ()
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def documents(self) -> Iterator[Document]:
+        """Stream the collection."""
+        return iter(resolve_documents(self.name))
+
+    def digest(self) -> str:
+        """See :class:`Dataset`."""
+        return collection_digest(self.name)
+
+    def queries(self, split: str | None = None) -> list[Query]:
+        """A file of documents has no queries."""
+        raise RankwellError(f"{self.name} is a collection; it has no queries")
+
+    def qrels(self, split: str | None = None) -> Qrels:
+        """A file of documents has no judgments."""
+        raise RankwellError(f"{self.name} is a collection; it has no judgments")
+
+
+def open_data(name: str) -> Dataset:
+    """A data set, or documents alone: a file or folder as ``rankwell index`` takes it."""
+    if os.path.isfile(name) or name.startswith(HF_PREFIX):
+        return Documents(name)
+    dataset = open_collection(name)
+    if isinstance(dataset, FolderDataset) and (unread := dataset.unread):
+        known = "known names: queries.SPLIT.tsv, qrels.SPLIT.csv, and other formats"
+        warnings.warn(f"{name}: not read: {', '.join(unread)} ({known})", Notice, stacklevel=2)
+    if isinstance(dataset, FolderDataset) and dataset.has("clicks") and dataset.has("qrels"):
+        warnings.warn(f"{name}: judgments are used where a split has them, clicks otherwise", Notice, stacklevel=2)
+    return dataset
+
+
+def check_judged(index: Index, parts: Parts) -> str | None:
+    """How many relevant documents are not in the collection, in one line. Raises if none is."""
+    grades = chain(parts.judged.qrels.values(), parts.report.qrels.values())
+    relevant = {docid for own in grades for docid, grade in own.items() if grade > 0}
+    return lacking_ids(index, len(relevant), {docid for docid in relevant if docid not in index}, "relevant documents")
+
+
+def lacking_ids(index: Index, count: int, lacking: Set[str], kind: str) -> str | None:
+    """How many of ``count`` documents are not in the collection, in one line. Raises if none is there."""
+    if not lacking:
+        return None
+    problem = f"{len(lacking):,} of {count:,} {kind} are not in the collection, such as {min(lacking)}"
+    if len(lacking) == count:
+        first = index.docids(np.zeros(1, np.int64))[0]
+        raise RankwellError(f"{problem}; do the ids match? The first of {len(index):,} documents is {first}")
+    return problem
 
 
 def _shuffled(part: Part, seed: int) -> list[list[Query]]:
@@ -218,11 +284,19 @@ def measure_pairs(index: Index, parts: Parts, start: str, device: str | None) ->
     return _rate(lambda some: ranker.predict(some), pairs, step)
 
 
+def measure_shipped(index: Index, parts: Parts, device: str | None) -> float:
+    """Pairs of query and document a second that the shipped re-ranker scores."""
+    texts, queries = _texts(index, parts)
+    pairs = [(queries[place % len(queries)], text) for place, text in enumerate(texts)]
+    ranker = open_ranker(DEFAULT, device=device)
+    return _rate(lambda some: ranker.predict(some), pairs, AT_A_TIME[chosen_device(device).type])
+
+
 def _texts(index: Index, parts: Parts) -> tuple[list[str], list[str]]:
     """Some documents, evenly spread, and some queries."""
     docids = index.docids(np.linspace(0, len(index) - 1, min(len(index), 1024)).astype(np.int64))
     texts = index.texts(docids)
-    queries = [query.text for part in (parts.choose, parts.report) for query in part.queries[:512]] or texts[:1]
+    queries = [query.text for part in (parts.judged, parts.report) for query in part.queries[:512]] or texts[:1]
     return texts, queries
 
 

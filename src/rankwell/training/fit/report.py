@@ -34,25 +34,32 @@ def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
     return {
         "data": data,
         "documents": len(task.index),
-        "queries": {"fit": len(parts.fit), "choose": len(parts.choose), "report": len(parts.report)},
-        "reported on": parts.source,
+        "queries": {
+            "judged": len(parts.judged),
+            "fit": len(parts.fit),
+            "choose": len(parts.choose),
+            "report": len(climbed.reported(parts)),
+        },
+        "reported on": "cross-validated" if climbed.reported(parts) is parts.judged else parts.source,
+        "clicks": task.dataset.clicks,
         "measure": task.measure,
         "seed": task.seed,
         "machine": machine(),
-        "system": climbed.best.system.describe(),
-        "rungs": [_figures(tried, task) for tried in climbed.tried],
+        "system": climbed.best.describe(),
+        "base": climbed.base.step.title,
+        "rungs": [_figures(tried, task, climbed.reported(parts)) for tried in climbed.tried],
     }
 
 
-def _figures(tried: Rung | Skipped, task: FitTask) -> dict[str, Any]:
+def _figures(tried: Rung | Skipped, task: FitTask, reported: Part) -> dict[str, Any]:
     name = {"rung": tried.step.name, "title": tried.step.title}
     if isinstance(tried, Skipped):
         return {**name, tried.outcome: tried.reason}
-    record: dict[str, Any] = {**name, "kept": tried.kept, "system": tried.system.describe()}
-    record |= {"milliseconds": round(tried.milliseconds, 2), "seconds": round(tried.seconds, 1)}
+    record: dict[str, Any] = {**name, "kept": tried.kept, "system": tried.describe()}
+    record |= {"milliseconds": round(tried.milliseconds, 2), "seconds": round(tried.seconds, 1), "queries": tried.count}
     for part_name, part, run in (
-        ("choose", task.parts.choose, tried.choose),
-        ("report", task.parts.report, tried.report),
+        ("judged", task.parts.judged.head(tried.count), tried.run),
+        ("report", reported, tried.report),
     ):
         if run is not None and len(part):
             values = evaluate(part.qrels, run, measures_of(task.measure)).per_query
@@ -74,10 +81,10 @@ def _figures(tried: Rung | Skipped, task: FitTask) -> dict[str, Any]:
 
 def query_table(task: FitTask, climbed: Climb) -> str:
     """The measure of every query to report under each rung that was kept, as tab-separated lines."""
-    rungs = [rung for rung in climbed.rungs if rung.report is not None]
+    rungs, part = [rung for rung in climbed.rungs if rung.report is not None], climbed.reported(task.parts)
     rows = [["query", *(rung.step.name for rung in rungs)]]
-    if rungs and len(task.parts.report):
-        evaluations = [evaluate(task.parts.report.qrels, rung.report or Run(), [task.measure]) for rung in rungs]
+    if rungs and len(part):
+        evaluations = [evaluate(part.qrels, rung.report or Run(), [task.measure]) for rung in rungs]
         columns = [evaluation.per_query[task.measure].tolist() for evaluation in evaluations]
         rows += [
             [qid, *(f"{value:.6g}" for value in values)]
@@ -126,50 +133,55 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
 def report_page(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command: str) -> str:
     """The text of ``report.html``."""
     body = [*_lead(task, climbed), *_ladder(task, climbed)]
-    if climbed.best.report is not None and climbed.rungs[0].report is not None:
+    if climbed.best.report is not None and climbed.base.report is not None:
         body += _queries(task, climbed)
     body += _settings(figures, task, climbed, command)
     return page(f"Search fitted to {Path(figures['data']).name}", body)
 
 
 def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
-    best, base, part, measure = climbed.best, climbed.rungs[0], task.parts.report, task.measure
+    best, base, part, measure = climbed.best, climbed.base, climbed.reported(task.parts), task.measure
     trained = f"; trained: {', '.join(stages)}" if (stages := best.stages) else ""
-    words = f"{escape(best.system.describe())}{trained}."
+    words = f"{escape(best.describe())}{trained}."
     if best.report is not None and base.report is not None:
         where = f"{len(part):,} queries that nothing was fitted to or chosen on ({escape(task.parts.source)})"
-        if task.parts.cross_validated:
+        if part is task.parts.judged:
             where = f"{len(part):,} queries, cross-validated: the same queries that steps were chosen on"
+        title = escape(base.step.title) + ("" if base.engine else ", not fitted")
         mean, (low, high) = interval_of(part, best.report, measure)
         figure = f'{measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}]'
         if best is base:
-            yield f'<p class="lead">{figure} on {where}: no system that was tried is better than BM25.</p>'
+            yield f'<p class="lead">{figure} on {where}. Nothing was shown to be better than {title}.</p>'
         else:
-            runs = {"BM25": base.report, "system": best.report}
-            [gain] = compare(part.qrels, runs, measure, baseline="BM25").contrasts
+            runs = {"base": base.report, "system": best.report}
+            [gain] = compare(part.qrels, runs, measure, baseline="base").contrasts
             below, above = gain.interval
             yield (
-                f'<p class="lead">{figure}, {gain.difference:+.3f} over BM25 [{below:+.3f}, {above:+.3f}], on '
-                f"{where}.</p>"
+                f'<p class="lead">{figure}, {gain.difference:+.3f} over {title} '
+                f"[{below:+.3f}, {above:+.3f}], on {where}.</p>"
             )
-            words += f" A query takes {best.milliseconds:.0f} ms, with BM25 {base.milliseconds:.0f} ms."
+            before = "" if base.engine else f"; not fitted, {base.milliseconds:.0f} ms"
+            words += f" A query takes {best.milliseconds:.0f} ms{before}."
     else:
         yield '<p class="lead">Nothing was measured: there were no judged queries.</p>'
     yield f"<p>{words}</p>"
-    yield f'<p class="dim">{len(task.index):,} documents; {escape(task.parts.describe())}.</p>'
+    clicks = f"; {escape(task.dataset.clicks)}" if task.dataset.clicks else ""
+    yield f'<p class="dim">{len(task.index):,} documents; {escape(task.parts.describe())}{clicks}.</p>'
 
 
 def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
     yield "<h2>Step by step</h2>"
-    part, measure = task.parts.choose, task.measure
+    part, measure = task.parts.judged, task.measure
     if len(part):
+        trained = f"; trained ones on the {len(task.parts.choose):,} that nothing was trained on" * bool(task.parts.fit)
         yield (
-            f"<p>Each step is compared with the one kept before it, on the {len(part):,} queries to choose, and kept "
-            f"if it is better at p &lt; {LEVEL:g} (paired t-test, two-sided). Bars are 95 % intervals.</p>"
+            f"<p>Each step is compared with the one kept before it, on {len(part):,} judged queries{trained}. It is "
+            f"kept if it is better at p &lt; {LEVEL:g} (paired t-test, two-sided); BM25 with a bi-encoder as it is, "
+            "unless it is worse. Bars are 95 % intervals.</p>"
         )
         bars = []
         for rung in climbed.rungs:
-            mean, (low, high) = interval_of(part, rung.choose, measure)
+            mean, (low, high) = interval_of(part.head(rung.count), rung.run, measure)
             bars.append(Bar(rung.step.title, mean, low, high, rung.kept, rung.milliseconds))
         yield draw_ladder(bars, measure)
     heads = ["step", measure, "gain", "p", "ms a query", "made in"]
@@ -178,9 +190,9 @@ def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
         return
     yield f"<h2>{measure} against time</h2>"
     yield draw_costs(bars, measure)
-    yield f"<h2>On the {len(task.parts.report):,} queries to report</h2>"
-    names = measures_of(measure)
-    yield table(["step kept", *names], [_report_cells(rung, task, names) for rung in climbed.rungs if rung.kept])
+    reported, names = climbed.reported(task.parts), measures_of(measure)
+    yield f"<h2>On the {len(reported):,} queries of the report</h2>"
+    yield table(["step kept", *names], [_report_cells(rung, reported, names) for rung in climbed.rungs if rung.kept])
 
 
 def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
@@ -189,8 +201,8 @@ def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
         words = f"{tried.outcome}: {escape(tried.reason)}"
         return f'<tr class="dim"><td>– {name}</td><td class="words" colspan="5">{words}</td></tr>'
     cells = ["", "", ""]
-    if len(task.parts.choose):
-        cells[0] = _mean(task.parts.choose, tried.choose, task.measure)
+    if tried.count:
+        cells[0] = _mean(task.parts.judged.head(tried.count), tried.run, task.measure)
     if tried.contrast is not None:
         cells[1:] = [f"{tried.contrast.difference:+.3f}", escape(p_value(tried.contrast.p).removeprefix("= "))]
     cells += [f"{tried.milliseconds:.0f}" if tried.milliseconds else "", duration(tried.seconds)]
@@ -198,9 +210,9 @@ def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
     return f"<tr><td>{mark} {name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _report_cells(rung: Rung, task: FitTask, names: Sequence[str]) -> str:
+def _report_cells(rung: Rung, part: Part, names: Sequence[str]) -> str:
     run = rung.report or Run()
-    cells = "".join(f"<td>{_mean(task.parts.report, run, name)}</td>" for name in names)
+    cells = "".join(f"<td>{_mean(part, run, name)}</td>" for name in names)
     return f"<tr><td>{escape(rung.step.title)}</td>{cells}</tr>"
 
 
@@ -213,7 +225,7 @@ def _mean(part: Part, run: Run, measure: str) -> str:
 
 
 def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
-    best, base, part, measure = climbed.best, climbed.rungs[0], task.parts.report, task.measure
+    best, base, part, measure = climbed.best, climbed.base, climbed.reported(task.parts), task.measure
     assert best.report is not None
     assert base.report is not None
     if best is not base:
@@ -221,7 +233,7 @@ def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
         ours, theirs = (evaluation.per_query[measure] for evaluation in evaluations)
         qids = evaluations[0].qids
         gap_of = dict(zip(qids, (ours - theirs).tolist(), strict=True))
-        yield f"<h2>Query by query: {escape(best.step.title)} against BM25</h2>"
+        yield f"<h2>Query by query: {escape(best.step.title)} against {escape(base.step.title)}</h2>"
         yield draw_gaps(list(gap_of.values()), measure)
         ordered = sorted(part.queries, key=lambda query: -gap_of[query.qid])
         for title, kind, some in (
@@ -231,8 +243,8 @@ def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
             if some:
                 yield f"<h3>{title}</h3>"
                 for query in some:
-                    yield _query(task, best.report, query, base.report, kind)
-    lost = [query for query in part.queries if _rank(task, best.report, query) is None]
+                    yield _query(task, part, best.report, query, base.report, kind)
+    lost = [query for query in part.queries if _rank(part, best.report, query) is None]
     if lost:
         yield "<h2>Failures to look at</h2>"
         yield (
@@ -240,21 +252,21 @@ def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
             "document really the answer? Does it use other words, or is it too long? The first of them:</p>"
         )
         for query in lost[:SHOWN]:
-            yield _query(task, best.report, query)
+            yield _query(task, part, best.report, query)
 
 
-def _rank(task: FitTask, run: Run, query: Query) -> int | None:
+def _rank(part: Part, run: Run, query: Query) -> int | None:
     """The rank of the best relevant document, from 1."""
-    grades, ranking = task.parts.report.qrels[query.qid], run.get(query.qid)
+    grades, ranking = part.qrels[query.qid], run.get(query.qid)
     docids = () if ranking is None else ranking.docids
     return next((rank for rank, docid in enumerate(docids, 1) if grades.get(docid, 0) > 0), None)
 
 
-def _query(task: FitTask, run: Run, query: Query, base: Run | None = None, kind: str = "bad") -> str:
+def _query(task: FitTask, part: Part, run: Run, query: Query, base: Run | None = None, kind: str = "bad") -> str:
     """A query with its relevant document, what was found first, and, with ``base``, the ranks before and after."""
-    grades = task.parts.report.qrels[query.qid]
+    grades = part.qrels[query.qid]
     relevant = next((docid for docid, grade in grades.items() if grade > 0), None)
-    before, after = (_rank(task, each, query) for each in (base or run, run))
+    before, after = (_rank(part, each, query) for each in (base or run, run))
     ranks = "" if before == after else f"{_place(before)} → {_place(after)}"
     lines = [f'<summary>{escape(query.text)} <span class="{kind}">{ranks}</span></summary>']
     if relevant is not None:
@@ -281,7 +293,7 @@ def _document(task: FitTask, docid: str) -> str:
 
 
 def _settings(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command: str) -> Iterator[str]:
-    system = climbed.best.system
+    system = climbed.system
     rows = {
         "documents": f"{len(task.index):,}",
         "first stage": system.first_stage.describe(),

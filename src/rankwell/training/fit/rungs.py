@@ -1,20 +1,22 @@
 """The rungs of the ladder: systems of growing cost, each made by a tuner or by a recipe.
 
-A rung is tuned on queries to fit and measured on queries to choose. Where there are too few queries to fit, it is tuned
-on the queries to choose by cross-validation: each is ranked under the settings chosen without its fold.
+Settings are tuned by cross-validation: each judged query is ranked under the settings chosen without its fold. What is
+trained sees the queries to fit, and is measured on the queries to choose.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rankwell.core.errors import RankwellError
-from rankwell.corpus.datasets import Dataset, open_dataset
+from rankwell.core.errors import Notice, RankwellError
+from rankwell.corpus.datasets import ALL, Dataset
+from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.breakdowns import compare_depths, cut_candidates
 from rankwell.evaluation.compare import Contrast
@@ -22,16 +24,32 @@ from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
 from rankwell.models.devices import Computing
-from rankwell.rank.dense import search_both
+from rankwell.rank.dense import DEEP, search_both
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.ranker import open_ranker
 from rankwell.rank.system import System, before_rest
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import tune_bm25
 from rankwell.training.data.prepare import open_collection
-from rankwell.training.fit.parts import CHOOSE, FIT, Kind, Part, Parts, Rates, divide, measure_pairs, write_parts
+from rankwell.training.fit.parts import (
+    CHOOSE,
+    FIT,
+    LEAST_ASIDE,
+    SET_ASIDE,
+    Kind,
+    Part,
+    Parts,
+    Rates,
+    divide,
+    lacking_ids,
+    measure_pairs,
+    measure_shipped,
+    open_data,
+    write_parts,
+)
 from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
@@ -40,11 +58,13 @@ from rankwell.training.stage import stage_kinds
 K = 100
 """Documents per query in the runs that are measured."""
 DEFAULT_SHARE = 0.7
-"""The bi-encoder's share where there are no judgments to tune it with."""
+"""The bi-encoder's share that is not tuned."""
 GRID_K1, GRID_B = (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0, 4.0), (0.1, 0.3, 0.5, 0.7, 0.9)
 """Values of k1 and b to choose from."""
 DEPTHS = (10, 20, 50, 100)
 """Depths of re-ranking to choose from."""
+SHIPPED_DEPTHS = (10, 20)
+"""Depths of re-ranking with the shipped re-ranker: more rarely pay for their time."""
 BACKWARD = 3.5
 """Training on a text costs this many times as much as encoding it."""
 ADAPTER_SECONDS = 5e-4
@@ -79,6 +99,8 @@ class FitTask:
     encoder: str = DEFAULT
     start: str = BACKBONE
     queries_from: Kind | None = None
+    runs: tuple[str, ...] = ()
+    """What the user's engine returned, as ``SPLIT=FILE``; by default the runs of the data set."""
 
     @property
     def work(self) -> Path:
@@ -88,7 +110,7 @@ class FitTask:
     @cached_property
     def dataset(self) -> Dataset:
         """Documents and judged queries."""
-        return open_dataset(self.data)
+        return open_data(self.data)
 
     @cached_property
     def parts(self) -> Parts:
@@ -102,6 +124,45 @@ class FitTask:
         return open_collection(str(self.work / "parts"), self.work).index
 
     @cached_property
+    def samples(self) -> dict[str, int]:
+        """How many of the queries to fit a step trains on, where the time is too short for all."""
+        return {}
+
+    def fit_part(self, name: str) -> Part:
+        """The queries that a step trains on."""
+        return self.parts.fit.head(self.samples.get(name, len(self.parts.fit)))
+
+    @cached_property
+    def engine(self) -> Run | None:
+        """What the user's engine returned for all queries; None if that is not known."""
+        named = dict(_split_of(run) for run in self.runs)
+        parts, found = self.parts, Run()
+        for split in dict.fromkeys([parts.split or ALL, *([] if parts.source == SET_ASIDE else [parts.source])]):
+            run = read_run(named.pop(split)) if split in named else self.dataset.run(split)
+            if run is None and found:
+                problem = f"your engine's run of {split} is missing; the report needs it"
+                raise RankwellError(f"{problem}: add run.{split}.txt or --run {split}=FILE, or leave out that split")
+            if run is None:
+                break
+            found = Run({**found, **run})
+        if named:
+            raise RankwellError(f"--run {next(iter(named))}=…: not a split that is fitted to or reported on")
+        return self._known(found) if found else None
+
+    def _known(self, run: Run) -> Run:
+        """The documents of a run that are in the collection, which may be fewer. Raises if there are none."""
+        ids = {docid for ranking in run.values() for docid in ranking.docids}
+        lacking = {docid for docid in ids if docid not in self.index}
+        if problem := lacking_ids(self.index, len(ids), lacking, "documents of your engine's run"):
+            warnings.warn(problem, Notice, stacklevel=2)
+        queries = {
+            query.qid for part in (self.parts.judged, self.parts.fit, self.parts.report) for query in part.queries
+        }
+        if queries.isdisjoint(run):
+            raise RankwellError("your engine's run has none of the judged queries; do the ids match?")
+        return Run({qid: ranking.select(lambda docid: docid not in lacking) for qid, ranking in run.items()})
+
+    @cached_property
     def rates(self) -> Rates:
         """How fast texts become vectors here."""
         return Rates.measure(self.index, self.parts, self.encoder, self.device)
@@ -111,6 +172,11 @@ class FitTask:
         """How fast the model that is trained reads pairs here."""
         return measure_pairs(self.index, self.parts, self.start, self.device)
 
+    @cached_property
+    def shipped_pairs_a_second(self) -> float:
+        """How fast the shipped re-ranker scores pairs here."""
+        return measure_shipped(self.index, self.parts, self.device)
+
     @property
     def threads(self) -> int:
         """All cores."""
@@ -118,27 +184,36 @@ class FitTask:
 
     @property
     def measured(self) -> int:
-        """The number of queries that every rung ranks to be measured."""
-        return len(self.parts.choose) + len(self.parts.report)
+        """The number of queries that a rung ranks to be measured."""
+        return len(self.parts.judged) + len(self.parts.report)
 
     def rung(self, key: str) -> Path:
         """The folder of a finished rung."""
         return self.work / "rungs" / key
 
-    def train(self, name: str, first: FirstStage, stages: Mapping[str, Any], candidates: Path | None = None) -> Trained:
+    def train(
+        self, name: str, first: FirstStage, stages: Mapping[str, Any], candidates: Mapping[str, Run] | None = None
+    ) -> Trained:
         """Run a recipe on the queries to fit; what it finished before is not run again.
 
-        ``candidates`` is a run of the queries to choose, to use instead of searching.
+        ``candidates`` are runs of the queries to choose (``dev_run``) or to fit (``train_run``), to use instead of
+        searching.
         """
         searched: dict[str, Any] = {"k1": first.bm25.k1, "b": first.bm25.b, "depth": K}
-        if candidates is not None:
-            searched["dev_run"] = str(candidates)
+        for option, run in (candidates or {}).items():
+            write_run(run, path := self.work / f"{name}.{option}.gz")
+            searched[option] = str(path)
         if first.share:
             searched |= {"hybrid": first.share, "encoder": str(first.encoder)}
         tree = {
             "name": name,
             "seed": self.seed,
-            "data": {"folder": str(self.work / "parts"), "train": FIT, "dev": CHOOSE},
+            "data": {
+                "folder": str(self.work / "parts"),
+                "train": FIT,
+                "dev": CHOOSE,
+                "train_queries": self.samples.get(name),
+            },
             "first_stage": searched,
             "model": {"start": self.start, "adapt": True},
             "evaluate": {"measures": [self.measure], "depth": K},
@@ -160,22 +235,30 @@ class Step:
     """Whether it needs queries to fit."""
     tunes: bool = False
     """Whether it needs judged queries."""
+    own: bool = True
+    """Whether it searches by itself, beside the user's engine; otherwise it re-ranks whatever is best."""
+    given: bool = False
+    """Whether it is there without fitting: others have to be better than it, and it stays unless it is worse."""
 
 
-BASE = Step("bm25", "BM25", lambda task, below: below)
+ENGINE = Step("engine", "your engine", lambda task, below: below, given=True)
+BASE = Step("bm25", "BM25", lambda task, below: below, given=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Rung:
-    """A system that was tried, its run of the queries to choose, and the stages that made it.
+    """A system that was tried, its run of judged queries it was not fitted to, and the stages that made it.
 
-    ``key`` names it in the work folder. ``contrast`` compares it with the rung kept below it, on the queries to choose.
-    ``report`` is its run of the queries to report, which only kept rungs have.
+    ``engine``: it re-ranks what the user's engine returns. ``count`` says how many of the judged queries it is
+    measured on: the first ones, 0 for all it can be. ``key`` names it in the work folder. ``contrast`` compares it with
+    the rung kept below it. ``report`` is its run of the queries to report, which only kept rungs have.
     """
 
     system: System
-    choose: Run
+    run: Run
     stages: Mapping[str, Any]
+    count: int = 0
+    engine: bool = False
     step: Step = BASE
     key: str = ""
     milliseconds: float = 0.0
@@ -184,10 +267,34 @@ class Rung:
     kept: bool = True
     report: Run | None = None
 
+    def answer(self, task: FitTask, queries: Sequence[Query]) -> Run:
+        """The best documents of each query."""
+        if not self.engine:
+            return self.system.search(queries, K, threads=task.threads)
+        found = only(task.engine or Run(), queries)
+        return found if self.system.ranker is None else before_rest(self.system.rerank(found, queries), found)
+
+    def describe(self) -> str:
+        """What searches and what re-ranks, in one line."""
+        if not self.engine or self.system.ranker is None:
+            return "your engine" if self.engine else self.system.describe()
+        return f"your engine, its best {self.system.depth} re-ranked ({self.system.shares or 'alone'})"
+
+
+def only(run: Run, queries: Sequence[Query]) -> Run:
+    """The part of a run that answers these queries."""
+    return Run({query.qid: run[query.qid] for query in queries if query.qid in run})
+
+
+def engine(task: FitTask) -> Rung:
+    """What the user has."""
+    found = only(task.engine or Run(), task.parts.judged.queries)
+    return Rung(System(FirstStage(task.index, computing=Computing(task.device))), found, {}, engine=True)
+
 
 def searched(task: FitTask, system: System) -> Rung:
-    """A system that nothing was trained for, with its run of the queries to choose."""
-    return Rung(system, system.search(task.parts.choose.queries, K, threads=task.threads), {})
+    """A system that nothing was fitted for, with its run of all judged queries."""
+    return Rung(system, system.search(task.parts.judged.queries, K, threads=task.threads), {})
 
 
 def bm25(task: FitTask) -> Rung:
@@ -195,8 +302,21 @@ def bm25(task: FitTask) -> Rung:
     return searched(task, System(FirstStage(task.index, computing=Computing(task.device))))
 
 
-def _tune_bm25(task: FitTask, below: Rung) -> Rung:
-    part = task.parts.tune
+def _hybrid(task: FitTask, below: Rung) -> Rung:
+    lower = below.system.first_stage
+    first = FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE, computing=Computing(task.device))
+    for store in task.index.documents.stores:
+        first.dense.vectors(store)
+    return searched(task, System(first))
+
+
+def _hybrid_seconds(task: FitTask, below: Rung) -> float:
+    return len(task.index) / task.rates.documents + task.measured / task.rates.queries
+
+
+def _tune(task: FitTask, below: Rung) -> Rung:
+    """Tune k1 and b and, if there is a bi-encoder, then its share."""
+    part, lower = task.parts.judged, below.system.first_stage
     tuned = tune_bm25(
         task.index,
         part.queries,
@@ -208,48 +328,25 @@ def _tune_bm25(task: FitTask, below: Rung) -> Rung:
         seed=task.seed,
         threads=task.threads,
     )
-
-    def search(setting: BM25, queries: Sequence[Query]) -> Run:
-        return task.index.search(queries, setting, k=K, threads=task.threads)
-
-    system = System(FirstStage(task.index, tuned.best, computing=Computing(task.device)))
-    return Rung(system, _held_out(tuned, search, task.parts.choose.queries), {})
-
-
-def _held_out(tuned: Tuned[BM25], search: Callable[[BM25, Sequence[Query]], Run], queries: Sequence[Query]) -> Run:
-    """Each query searched under the setting chosen without it."""
     by_setting: dict[BM25, list[Query]] = {}
-    for query in queries:
+    for query in part.queries:
         by_setting.setdefault(tuned.setting_for(query.qid), []).append(query)
-    runs = [search(setting, some) for setting, some in by_setting.items()]
-    return Run({qid: ranking for run in runs for qid, ranking in run.items()})
-
-
-def _hybrid(task: FitTask, below: Rung) -> Rung:
-    lower = below.system.first_stage
-    first = FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE, computing=Computing(task.device))
-    for store in task.index.documents.stores:
-        first.dense.vectors(store)
-    part = task.parts.tune
-    if not len(part):
-        return searched(task, System(first))
-    runs = search_both(task.index, first.dense, part.queries, lower.bm25, threads=task.threads)
-    tuned = _tune_share(task, runs, part)
-    system = System(replace(first, share=tuned.best.similarity))
-    if task.parts.fit.queries:
-        return searched(task, system)
-    return Rung(system, fuse(runs, tuned.setting_for, depth=K), {})
+    found = [
+        task.index.search(some, setting, k=DEEP, threads=task.threads).items() for setting, some in by_setting.items()
+    ]
+    words = Run({qid: ranking for items in found for qid, ranking in items})
+    if not lower.share:
+        return Rung(System(replace(lower, bm25=tuned.best)), words.head(K), {})
+    runs = {"first": words, "similarity": lower.dense.search(part.queries, task.index, DEEP)}
+    shares = _tune_share(task, runs, part)
+    system = System(replace(lower, bm25=tuned.best, share=shares.best.similarity))
+    return Rung(system, fuse(runs, shares.setting_for, depth=K), {})
 
 
 def _tune_share(task: FitTask, runs: Mapping[str, Run], part: Part) -> Tuned[Shares]:
     """The bi-encoder's share that ranks a part best; a share of 0 would be a rung below."""
     grid = [shares for shares in share_grid(list(runs)) if shares.similarity]
     return tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
-
-
-def _hybrid_seconds(task: FitTask, below: Rung) -> float:
-    queries = task.measured + len(task.parts.tune)
-    return len(task.index) / task.rates.documents + queries / task.rates.queries
 
 
 def _learned(kind: str) -> Callable[[FitTask, Rung], Rung]:
@@ -277,8 +374,9 @@ def _learned(kind: str) -> Callable[[FitTask, Rung], Rung]:
 def _adapter_seconds(task: FitTask, below: Rung) -> float:
     parts, rates = task.parts, task.rates
     vectors = 0.0 if below.system.first_stage.share else len(task.index) / rates.documents
-    training = _epochs("adapter") * parts.fit.pairs * ADAPTER_SECONDS
-    return vectors + (len(parts.fit) + task.measured) / rates.queries + training
+    fit = task.fit_part("adapter")
+    training = _epochs("adapter") * fit.pairs * ADAPTER_SECONDS
+    return vectors + (len(fit) + len(parts.choose) + len(parts.report)) / rates.queries + training
 
 
 def _epochs(kind: str) -> float:
@@ -290,21 +388,26 @@ def _encoder_seconds(task: FitTask, below: Rung) -> float:
     if not describe(find_model(task.start)).has_vectors:
         raise RankwellError(f"{task.start} is a cross-encoder, which has no vectors")
     parts, rates = task.parts, task.rates
-    epoch = BACKWARD * parts.fit.pairs / task.pairs_a_second
-    return _epochs("encoder") * epoch + len(task.index) / rates.documents + task.measured / rates.queries
+    epoch = BACKWARD * task.fit_part("encoder").pairs / task.pairs_a_second
+    queries = len(parts.choose) + len(parts.report)
+    return _epochs("encoder") * epoch + len(task.index) / rates.documents + queries / rates.queries
 
 
 def _rerank(task: FitTask, below: Rung) -> Rung:
     """Train a re-ranker on the candidates of the first stage, tune its share, and find the depth that pays."""
     first_stage, part = below.system.first_stage, task.parts.choose
+    lower = only(below.run, part.queries)
+    candidates = {"dev_run": lower}
+    if below.engine:
+        candidates["train_run"] = only(task.engine or Run(), task.parts.fit.queries)
     # A fitted bi-encoder knows these texts; an unfitted one would be no better a start than the checkpoint.
     start = FIRST_STAGE_ENCODER if "encoder" in below.stages else "previous"
     stages = {"pointwise": {**POINTWISE, "start": start}, "listwise": LISTWISE}
-    # The candidates are those of the rung below, where each query is searched with the share chosen without it.
-    trained = task.train("rerank", first_stage, stages, task.rung(below.key) / f"{CHOOSE}.run.gz")
+    # The candidates to choose on are those of the rung below, each searched with the share chosen without it.
+    trained = task.train("rerank", first_stage, stages, candidates)
     model = trained.work.done[-1]
     assert model.run is not None  # a listwise stage is measured
-    runs = {"model": model.run, "first": below.choose.head(K)}
+    runs = {"model": model.run, "first": lower.head(K)}
     tuned = tune_fusion(
         runs,
         part.qrels,
@@ -317,7 +420,37 @@ def _rerank(task: FitTask, below: Rung) -> Rung:
     depth = _depth_that_pays(task, runs, fused)
     head = {name: cut_candidates(run, runs["first"], depth) for name, run in runs.items()}
     system = System(first_stage, ranker=model.folder / "model", depth=depth, shares=_needed(tuned.best))
-    return Rung(system, before_rest(fuse(head, tuned.setting_for), below.choose), {**below.stages, **stages})
+    run = before_rest(fuse(head, tuned.setting_for), lower)
+    return Rung(system, run, {**below.stages, **stages}, engine=below.engine)
+
+
+def _shipped(task: FitTask, below: Rung) -> Rung:
+    """The re-ranker as it is on the best documents, with the shares of its scores, the bi-encoder's and the run's."""
+    depth, count = _shipped_size(task, below)
+    part, first = task.parts.judged.head(count), below.system.first_stage
+    top = only(below.run, part.queries).head(depth)
+    ranker = open_ranker(DEFAULT, device=task.device)
+    runs = {"model": ranker.rerank(top, part.queries, task.index, depth=depth)}
+    if below.engine and first.share:  # its vectors are there, and the engine's scores do not have them yet
+        runs["similarity"] = first.dense.rerank(top, part.queries, task.index, depth=depth)
+    runs["first"] = top
+    grid = [shares for shares in share_grid(list(runs)) if shares.first < 1]
+    tuned = tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
+    system = System(first, ranker=find_model(DEFAULT), depth=depth, shares=_needed(tuned.best))
+    run = before_rest(fuse(runs, tuned.setting_for), only(below.run, part.queries))
+    return Rung(system, run, below.stages, count, below.engine)
+
+
+def _shipped_size(task: FitTask, below: Rung) -> tuple[int, int]:
+    """The depth and the number of queries that fit into a third of the minutes: fewer queries before a depth of 10."""
+    pairs = int(20 * task.minutes * task.shipped_pairs_a_second)
+    depth = max([depth for depth in SHIPPED_DEPTHS if depth * below.count <= pairs], default=SHIPPED_DEPTHS[0])
+    return depth, min(below.count, max(LEAST_ASIDE, pairs // depth))
+
+
+def _shipped_seconds(task: FitTask, below: Rung) -> float:
+    depth, count = _shipped_size(task, below)
+    return depth * (count + len(task.parts.report)) / task.shipped_pairs_a_second
 
 
 def _needed(shares: Shares) -> Shares | None:
@@ -337,22 +470,28 @@ def _depth_that_pays(task: FitTask, runs: Mapping[str, Run], fused: Run) -> int:
 
 def _rerank_seconds(task: FitTask, below: Rung) -> float:
     find_model(task.start)  # raises if it is not there
-    parts, rates = task.parts, task.rates
-    lists = sum(
-        float(stage["epochs"]) * parts.fit.pairs * (1 + int(stage["negatives"])) for stage in (POINTWISE, LISTWISE)
-    )
-    searching = len(parts.fit) / rates.queries if below.system.first_stage.share else 0.0
+    parts, fit = task.parts, task.fit_part("rerank")
+    lists = sum(float(stage["epochs"]) * fit.pairs * (1 + int(stage["negatives"])) for stage in (POINTWISE, LISTWISE))
+    searching = len(fit) / task.rates.queries if below.system.first_stage.share else 0.0
     # Each of the two stages is measured on the queries to choose.
     read = (2 * len(parts.choose) + len(parts.report)) * K
     return searching + (BACKWARD * lists + read) / task.pairs_a_second
 
 
+def _split_of(run: str) -> tuple[str, str]:
+    split, equals, path = run.partition("=")
+    if not (split and equals and path):
+        raise RankwellError(f"--run {run}: expected SPLIT=FILE, as in train=run.txt")
+    return split, path
+
+
 def ladder() -> list[Step]:
     """The rungs above BM25, the cheapest first."""
     return [
-        Step("bm25-tuned", "BM25, tuned", _tune_bm25, tunes=True),
-        Step("hybrid", "BM25 and a bi-encoder", _hybrid, _hybrid_seconds),
+        Step("hybrid", "BM25 and a bi-encoder", _hybrid, _hybrid_seconds, given=True),
+        Step("tuned", "tuned settings", _tune, tunes=True),
+        Step("shipped", "the shipped re-ranker", _shipped, _shipped_seconds, tunes=True, own=False),
         Step("adapter", "an adapter on its vectors", _learned("adapter"), _adapter_seconds, trains=True),
         Step("encoder", "a fitted bi-encoder", _learned("encoder"), _encoder_seconds, trains=True),
-        Step("rerank", "a re-ranker on top", _rerank, _rerank_seconds, trains=True),
+        Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, trains=True, own=False),
     ]

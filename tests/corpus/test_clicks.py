@@ -1,0 +1,72 @@
+"""Judgments from clicks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankwell.core.errors import InputError
+from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.formats.clicks import read_clicks
+
+HEADER = "query_id,doc_id,position,impressions,clicks\n"
+
+
+def test_clicks_are_compared_with_those_expected_at_the_position(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    rows = ["q1,a,1,100,40", "q1,b,2,100,30", "q2,a,1,100,40", "q2,c,2,100,2", "q3,d,1,100,10", "q3,e,2,9,9"]
+    path.write_text(HEADER + "\n".join(rows) + "\n")
+    qrels, line = read_clicks(path)
+    # Position 1 has 90 clicks on 300 impressions, position 2 has 41 on 209: 30 and 19.6 are expected of 100.
+    # 42 / 32 = 1.31, 32 / 21.6 = 1.48, 4 / 21.6 = 0.19, 12 / 32 = 0.38; from 1.25 on a document is relevant.
+    assert dict(qrels) == {"q1": {"a": 1, "b": 1}, "q2": {"a": 1, "c": 0}, "q3": {"d": 0}}
+    assert line == "clicks on 6 pairs of query and document: 5 used, 1 dropped (fewer than 10 impressions)"
+
+
+def test_a_row_may_be_one_impression(tmp_path: Path) -> None:
+    counts = {("q", "a", 1): (20, 2), ("q", "b", 2): (20, 18), ("r", "a", 2): (20, 1)}
+    (tmp_path / "whole.csv").write_text(
+        HEADER + "".join(f"{q},{d},{p},{n},{c}\n" for (q, d, p), (n, c) in counts.items())
+    )
+    rows = [
+        {"qid": q, "docid": d, "rank": p, "clicked": i < c} for (q, d, p), (n, c) in counts.items() for i in range(n)
+    ]
+    np.random.default_rng(1).shuffle(rows)  # type: ignore[arg-type]
+    (tmp_path / "single.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    whole, single = (read_clicks(tmp_path / name)[0] for name in ("whole.csv", "single.jsonl"))
+    assert {qid: dict(grades) for qid, grades in single.items()} == {qid: dict(grades) for qid, grades in whole.items()}
+    assert whole["q"] == {"a": 0, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "problem"),
+    [
+        ("q1,a,1,100,40\n", 1, "no header, expected one such as query_id,doc_id,position"),
+        ("query_id,doc_id,impressions,clicks\nq,a,1,1\n", 2, "clicks: no field for the position"),
+        (HEADER + "q,a,0,10,1\n", 2, "position 0, 1 clicks on 10 impressions; expected positions from 1"),
+        (HEADER + "q,a,1,10,11\n", 2, "no more clicks than impressions"),
+        (HEADER + "q,a,first,10,1\n", 2, "the position is 'first', expected a whole number"),
+    ],
+)
+def test_mistakes_in_clicks_are_named(tmp_path: Path, content: str, line: int, problem: str) -> None:
+    (tmp_path / "clicks.csv").write_text(content)
+    with pytest.raises(InputError, match=problem) as caught:
+        read_clicks(tmp_path / "clicks.csv")
+    assert caught.value.line == line
+
+
+def test_a_data_set_takes_clicks_where_it_has_no_judgments(tmp_path: Path) -> None:
+    (tmp_path / "collection.tsv").write_text("a\tbees\nb\thoney\n")
+    (tmp_path / "queries.train.tsv").write_text("q\tbee\n")
+    (tmp_path / "clicks.train.csv").write_text(HEADER + "q,a,1,20,2\nq,b,2,20,18\nr,a,2,20,1\n")
+    data = open_dataset(tmp_path)
+    assert data.splits == ("train",)
+    assert data.qrels("train")["q"] == {"a": 0, "b": 1}
+    assert data.clicks is not None
+    (tmp_path / "qrels.train.txt").write_text("q 0 a 1\n")
+    data = open_dataset(tmp_path)
+    assert data.qrels("train")["q"] == {"a": 1}
+    assert data.clicks is None

@@ -1,0 +1,138 @@
+"""Fitting on top of another engine: SQLite's full-text search."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+from tests.training.fit.fitting import fitted, perfect, rungs
+
+from rankwell import sample
+from rankwell.core.errors import Notice, RankwellError
+from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.formats import read_run, write_run
+from rankwell.corpus.records import Run
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.training.fit import ladder
+from rankwell.training.fit.rungs import Step
+
+
+def export(folder: Path, split: str, out: Path) -> None:
+    """What SQLite finds, as docs/your-engine.md exports it."""
+    engine = sqlite3.connect(":memory:")
+    try:
+        engine.execute("CREATE VIRTUAL TABLE docs USING fts5(id UNINDEXED, text, tokenize='porter')")
+    except sqlite3.OperationalError:
+        pytest.skip("this SQLite has no FTS5")
+    data = open_dataset(folder)
+    engine.executemany("INSERT INTO docs VALUES (?, ?)", ((d.docid, d.text) for d in data.documents()))
+    with out.open("w") as file:
+        for query in data.queries(split):
+            words = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query.text))
+            found = "SELECT id, -rank FROM docs WHERE docs MATCH ? ORDER BY rank LIMIT 100"
+            for docid, score in engine.execute(found, [words]):
+                file.write(json.dumps({"query_id": query.qid, "doc_id": docid, "score": score}) + "\n")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The bundled sample with 12 queries, on which SQLite is ahead of BM25, and an engine's run of them."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    shutil.copy(sample.FOLDER / "collection.tsv", folder)
+    queries = (sample.FOLDER / "queries.train.tsv").read_text().splitlines(keepends=True)[70:82]
+    (folder / "queries.train.tsv").write_text("".join(queries))
+    qids = {line.split("\t")[0] for line in queries}
+    judged = (sample.FOLDER / "qrels.train.txt").read_text().splitlines(keepends=True)
+    (folder / "qrels.train.txt").write_text("".join(line for line in judged if line.split()[0] in qids))
+    export(folder, "train", folder / "run.train.jsonl")
+    return folder
+
+
+def test_an_engine_is_re_ranked_by_the_fitted_system(
+    data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [step for step in ladder.ladder() if step.name == "shipped"]
+    monkeypatch.setattr(ladder, "ladder", lambda: steps)
+    monkeypatch.setattr(ladder, "LEVEL", 1.1)  # whatever is better is kept
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
+    tried = rungs(system)
+    assert list(tried) == ["engine", "bm25", "shipped"]
+    qrels, theirs = open_dataset(data).qrels("train"), read_run(data / "run.train.jsonl")
+    before = evaluate(qrels, theirs, "RR@10 R@100").mean
+    assert tried["engine"]["judged"]["RR@10"]["mean"] == pytest.approx(before["RR@10"])
+    assert tried["shipped"]["kept"]
+    assert "; your engine: " in said
+    assert tried["shipped"]["system"].startswith("your engine, its best ")
+    assert "over your engine [" in (system.folder / "report.html").read_text()
+    out = tmp_path / "better.run"
+    command = [sys.executable, "-m", "rankwell", "rerank", data / "run.train.jsonl"]
+    command += ["--queries", data / "queries.train.tsv", "--model", system.folder, "--out", out, "--device", "cpu"]
+    subprocess.run(command, check=True)
+    after = evaluate(qrels, read_run(out), "RR@10 R@100").mean
+    assert after["RR@10"] > before["RR@10"]
+    assert after["R@100"] == pytest.approx(before["R@100"])  # what is not re-ranked follows
+
+
+def test_a_system_that_is_better_replaces_the_engine_and_one_that_is_not_leaves_it(
+    data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladder, "ladder", lambda: [Step("better", "a better rung", perfect)])
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
+    assert rungs(system)["better"]["kept"]
+    assert "re-rank:" not in said
+    monkeypatch.setattr(ladder, "ladder", list)
+    given = data / "run.train.jsonl"
+    best = shutil.move(given, tmp_path / "mine.jsonl")
+    system, said = fitted(tmp_path / "other", tiny_bi_encoder, data, runs=[f"train={best}"])
+    assert "your engine: RR@10" in said
+    assert "Nothing was shown to be better than this on 12 queries." in said
+    assert system.describe() == "BM25 (k1 0.9, b 0.4)"  # the best that searches by itself
+    assert f"--run train={best}" in (system.folder / "README.md").read_text()
+
+
+def test_runs_that_do_not_fit_the_data_are_refused(data: Path, tmp_path: Path, tiny_bi_encoder: Path) -> None:
+    theirs = read_run(data / "run.train.jsonl")
+    (data / "run.train.jsonl").unlink()
+
+    def refused(message: str, *runs: str) -> None:
+        with pytest.raises(RankwellError, match=message):
+            fitted(tmp_path / "system", tiny_bi_encoder, data, runs=runs)
+
+    def written(run: Run) -> str:
+        write_run(run, tmp_path / "a.run")
+        return f"train={tmp_path / 'a.run'}"
+
+    refused("expected SPLIT=FILE, as in train=run.txt", "a.run")
+    refused("--run dev=…: not a split that is fitted to", written(theirs), f"dev={tmp_path / 'a.run'}")
+    other = Run.from_scores({qid: {"x1": 1.0} for qid in theirs})
+    refused("1 of 1 documents of your engine's run are not in the collection, such as x1", written(other))
+    refused(
+        "your engine's run has none of the judged queries", written(Run({f"x{qid}": r for qid, r in theirs.items()}))
+    )
+
+
+def test_documents_of_the_engine_that_are_not_in_the_collection_are_counted(
+    data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladder, "ladder", list)
+    with (data / "run.train.jsonl").open("a") as file:
+        file.write('{"query_id": "new", "doc_id": "nowhere", "score": 1}\n')
+    with pytest.warns(Notice, match="1 of [0-9]+ documents of your engine's run are not in the collection, such as no"):
+        fitted(tmp_path / "system", tiny_bi_encoder, data)
+
+
+def test_the_run_of_the_report_is_needed_too(tmp_path: Path, tiny_bi_encoder: Path) -> None:
+    export(sample.FOLDER, "train", tmp_path / "train.jsonl")
+    with pytest.raises(
+        RankwellError, match=r"your engine's run of dev is missing.*add run\.dev\.txt or --run dev=FILE"
+    ):
+        fitted(tmp_path / "system", tiny_bi_encoder, runs=[f"train={tmp_path / 'train.jsonl'}"])
