@@ -15,7 +15,7 @@ import os
 import sys
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -155,15 +155,20 @@ class Verified:
 
 
 def verify_folder(
-    folder: Path, *, largest: int | None = None, pace: Callable[[int], None] = lambda size: None
+    folder: Path,
+    *,
+    largest: int | None = None,
+    skip: Collection[Path] = (),
+    pace: Callable[[int], None] = lambda size: None,
 ) -> Verified:
     """Read all files of a folder, and of those below it, that have checksums. Raises if one is damaged or missing.
 
-    Files of more than ``largest`` bytes are left out, and ``pace`` may wait between pieces. Times are not looked at:
-    copying sets them in any order.
+    Files of more than ``largest`` bytes and the folders ``skip`` are left out, and ``pace`` may wait between pieces.
+    Times are not looked at: copying sets them in any order.
     """
     files = size = without = 0
-    for place, _, names in os.walk(folder):
+    for place, below, names in os.walk(folder):
+        below[:] = [name for name in below if Path(place, name) not in skip]
         tables = [name for name in names if name == TABLE or name.startswith(f"{TABLE}.")]
         known: dict[str, FileChecksums] = {}
         for table in tables:

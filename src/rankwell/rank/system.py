@@ -338,9 +338,11 @@ def before_rest(top: Run, first: Run) -> Run:
 
 def check_folder(folder: Path, index: Index | None) -> Verified:
     """Read every file of an index, a system or a model that has checksums. Raises if one is damaged or missing."""
-    verified = verify_folder(folder)
+    skip = set() if index is None else index.leftovers()
+    verified = verify_folder(folder, skip=skip)
     for manifest in sorted(folder.rglob(MANIFEST)):
-        read_plan(manifest)
+        if skip.isdisjoint(manifest.parents):
+            read_plan(manifest)
     if index is not None:
         index.check()
     return verified

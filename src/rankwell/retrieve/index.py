@@ -254,6 +254,10 @@ class Index:
         for segment in self.segments:
             segment.check()
 
+    def leftovers(self) -> set[Path]:
+        """Segments that an interrupted build left; the next one removes them."""
+        return set(_segment_folders(self.folder)) - {segment.folder for segment in self.segments}
+
     def __contains__(self, docid: object) -> bool:
         return any(docid in segment.store for segment in self.segments)
 

@@ -125,8 +125,8 @@ class Service:
 
         def damage() -> str | None:
             try:
-                if (folder := self.state.folder) is not None:
-                    verify_folder(folder, pace=pace)
+                if (folder := self.state.folder) is not None and self.state.index is not None:
+                    verify_folder(folder, skip=self.state.index.leftovers(), pace=pace)
             except (InputError, OSError) as error:
                 return str(error)
             return None

@@ -70,6 +70,7 @@ def _arrow(path: FilePath) -> Opened:
     pyarrow = _pyarrow(path, "ipc")
     try:
         file = pyarrow.ipc.open_file(pyarrow.memory_map(os.fspath(path)))
+        names = tuple(file.schema.names)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise _broken(path, "Arrow", error) from None
 
@@ -77,13 +78,14 @@ def _arrow(path: FilePath) -> Opened:
         batches = (file.get_batch(i).select(list(columns)) for i in range(file.num_record_batches))
         return _batches(path, "Arrow", batches)
 
-    return tuple(file.schema.names), read
+    return names, read
 
 
 def _batches(path: FilePath, kind: str, batches: Iterator[Any]) -> Rows:
     pyarrow, number = _pyarrow(path), 0
     try:
         for batch in batches:
+            batch.validate(full=True)  # a damaged one could read outside its memory
             for row in batch.to_pylist():
                 number += 1
                 yield number, row
