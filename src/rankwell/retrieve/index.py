@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, overload
 
@@ -256,7 +256,9 @@ class Index:
 
     def leftovers(self) -> set[Path]:
         """Segments that an interrupted build left; the next one removes them."""
-        return set(_segment_folders(self.folder)) - {segment.folder for segment in self.segments}
+        with suppress(FileNotFoundError):  # another index takes its place
+            return set(_segment_folders(self.folder)) - {segment.folder for segment in self.segments}
+        return set()
 
     def __contains__(self, docid: object) -> bool:
         return any(docid in segment.store for segment in self.segments)

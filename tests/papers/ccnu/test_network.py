@@ -167,6 +167,7 @@ def test_broken_checkpoints_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"not an SDNet ranker \(it has no sdnet.json\)"):
         load_sdnet(tmp_path)
     save_sdnet(tmp_path / "model", new_sdnet(CONFIG))
+    (tmp_path / "model" / "checksums").unlink()
     path = tmp_path / "model" / "sdnet.json"
     about = json.loads(path.read_text())
     path.write_text(json.dumps({**about, "top": 7}))

@@ -180,6 +180,7 @@ def test_what_is_no_writer_is_one_line(folder: Path, tmp_path: Path) -> None:
     import shutil
 
     broken = Path(shutil.copytree(folder, tmp_path / "broken"))
+    (broken / "checksums").unlink()
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps({**config, "encoder": {"model_type": "t5"}}))
     with pytest.raises(InputError, match="its encoder is not a BERT"):

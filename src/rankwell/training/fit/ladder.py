@@ -126,14 +126,21 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     say(line_of(own, task))
     best = own if own.kept or theirs is None else theirs
     tried: list[Rung | Skipped] = [own] if theirs is None else [theirs, own]
+    tuned: Rung | None = None
     for step in ladder():
         rung = _try_rung(task, clock, step, own if step.own else best, best, say)
+        if isinstance(rung, Rung) and rung.kept and step.trains and tuned is not None:
+            # Training tunes settings, too: it has to gain more than they do alone.
+            rung = _judged(task, rung, tuned)
         tried.append(rung)
         if isinstance(rung, Skipped):
             say(f"  – {step.title}: {rung.outcome}, {rung.reason}")
             continue
         say(line_of(rung, task))
-        if step.own and _judged(task, rung, own).kept:
+        if step.tunes and step.own and not rung.kept:
+            tuned = rung
+        beats_tuned = not step.trains or tuned is None or _judged(task, rung, tuned).kept
+        if step.own and beats_tuned and _judged(task, rung, own).kept:
             own = rung
             if best.engine and best.system.ranker is None:  # so that what re-ranks the engine has its bi-encoder
                 best = replace(best, system=own.system)
