@@ -18,16 +18,17 @@ def command(
     fuse: Annotated[float | None, typer.Option("--fuse")] = None,
     blend: Annotated[float | None, typer.Option("--blend")] = None,
     min_max: Annotated[bool, typer.Option("--min-max")] = False,
-) -> None:
+) -> str:
     needs(context, {"stride": "windows", "min_max": ("fuse", "blend")})
     if windows == "none":
         excludes(context, "--windows none", "fuse", "min_max")
+    return "done"
 
 
-def call(*arguments: str) -> None:
+def call(*arguments: str) -> object:
     app = typer.Typer()
     app.command()(command)
-    app(list(arguments), standalone_mode=False)
+    return app(list(arguments), standalone_mode=False)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def call(*arguments: str) -> None:
     [[], ["--windows", "a", "--stride", "3"], ["--blend", "0.0", "--min-max"], ["--fuse", "1", "--min-max"]],
 )
 def test_defaults_and_satisfied_needs_pass(arguments: list[str]) -> None:
-    call(*arguments)
+    assert call(*arguments) == "done"
 
 
 @pytest.mark.parametrize(

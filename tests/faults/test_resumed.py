@@ -72,7 +72,7 @@ def fitting(tmp_path: Path, encoder: Path) -> Work:
     return run_fit
 
 
-def try_faults(work: Work, tmp_path: Path, points: int) -> None:
+def try_faults(work: Work, tmp_path: Path, points: int) -> int:
     """Power cuts and errors at operations that lie evenly over the work, each rerun to the end."""
     folder = tmp_path / "whole"
     folder.mkdir()
@@ -99,15 +99,16 @@ def try_faults(work: Work, tmp_path: Path, points: int) -> None:
         assert work(folder) == whole, place
         shutil.rmtree(folder)
     print(f"\n{len(operations)} faults at {disk.operations} operations")
+    return len(operations)
 
 
 def test_training_resumes_to_the_same_weights(tmp_path: Path) -> None:
-    try_faults(run_training, tmp_path, max(4, FAULTS // 5))
+    assert try_faults(run_training, tmp_path, max(4, FAULTS // 5)) >= 4
 
 
 @pytest.mark.skipif(not FAULTS, reason="some minutes, for `make test-faults`")
 def test_a_fit_resumes_to_the_same_system(tmp_path: Path, tiny_bi_encoder: Path) -> None:
-    try_faults(fitting(tmp_path, tiny_bi_encoder), tmp_path, max(2, FAULTS // 50))
+    assert try_faults(fitting(tmp_path, tiny_bi_encoder), tmp_path, max(2, FAULTS // 50)) >= 2
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from rankwell.core.errors import InputError, excerpt
@@ -67,10 +68,8 @@ def _lacking(table: Table, kind: str, wanted: str) -> InputError:
 
 def whole(path: FilePath, number: int, name: str, value: Any) -> int:
     """A value as a whole number, which tools also write as 1.0."""
-    try:
+    with suppress(TypeError, ValueError, OverflowError):
         exact = whole_number(value.strip().removesuffix(".0")) if isinstance(value, str) else int(value)
         if isinstance(value, str) or exact == value:
             return exact
-    except (TypeError, ValueError, OverflowError):
-        pass
     raise InputError(path, number, f"the {name} is {excerpt(str(value))}, expected a whole number")
