@@ -9,7 +9,7 @@
 texts     a small file of some format is mutated and given to every reader of text files
 pages     a web page is mutated, also into one of 100 KB, and read
 folders   a folder of files and links with odd names, of any depth, is read as a collection
-tables    so are a Parquet file and two packed files, mutated
+tables    so are a Parquet and an Arrow file, and two packed files, mutated
 bodies    a request is mutated and given to every format of the service
 recipe    a recipe that ships is mutated and read
 model     one JSON file of a model is mutated; configuration and tokenizer are read, and a text is tokenised
@@ -63,6 +63,7 @@ from rankwell.training.recipe_reader import read_recipe
 
 LARGE_KB = 256 << 10
 HANGS_AFTER = 60
+FIRST = 20
 SEEDS = [
     b"d1\tBees keep warm.\nd2\tTea\n",
     b"id\ttitle\ttext\nd1\tBees\tBees keep warm.\n",
@@ -321,6 +322,8 @@ def prepare_tables(folder: Path) -> None:
 
     rows = pa.table({"id": ["d1", "d2"] * 20, "text": ["Bees keep warm.", "Tea"] * 20, "n": list(range(40))})
     parquet.write_table(rows, folder / "a.parquet")
+    with pa.OSFile(str(folder / "a.arrow"), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+        writer.write_table(rows)
     for name, seed in (("a.csv.gz", SEEDS[2]), ("a.jsonl.gz", SEEDS[4])):
         (folder / name).write_bytes(gzip.compress(seed * 50))
 
@@ -362,17 +365,17 @@ def read_index(path: Path) -> None:
 
 
 KINDS = {
-    "texts": Kind(lambda chance, folder: mutate(chance, SEEDS), call_texts, 5),
-    "pages": Kind(make_page, call_page, 20),
+    "texts": Kind(lambda chance, folder: mutate(chance, SEEDS), call_texts, 50),
+    "pages": Kind(make_page, call_page, 50),
     "folders": Kind(make_folder, call_folder, 1),
-    "tables": Kind(changed_file, with_changed_file(drain(read_documents)), 5, prepare_tables),
+    "tables": Kind(changed_file, with_changed_file(drain(read_documents)), 20, prepare_tables),
     "bodies": Kind(
         lambda chance, folder: mutate(chance, BODIES),
         lambda content, folder: (partial(read, content) for read in BODY_READERS),
-        3,
+        100,
     ),
-    "recipe": Kind(make_recipe, call_recipe, 2),
-    "model": Kind(changed_file, with_changed_file(read_model), 2, prepare_model),
+    "recipe": Kind(make_recipe, call_recipe, 5),
+    "model": Kind(changed_file, with_changed_file(read_model), 5, prepare_model),
     "index": Kind(partial(changed_file, reach=300), with_changed_file(read_index), 1, prepare_index),
 }
 
@@ -448,8 +451,10 @@ def main() -> None:
         fuzz = Fuzz(Path(scratch), options.kinds, options.keep)
         chances = {kind: random.Random(f"{kind} {options.seed}") for kind in options.kinds}
         for kind in options.kinds:  # the first calls import modules
-            for read in KINDS[kind].calls(KINDS[kind].make(random.Random(1), fuzz.folders[kind]), fuzz.folders[kind]):
-                outcome_of(read)
+            for number in range(FIRST):
+                content = KINDS[kind].make(random.Random(number), fuzz.folders[kind])
+                for read in KINDS[kind].calls(content, fuzz.folders[kind]):
+                    outcome_of(read)
         if options.replay is not None:
             for path in sorted(options.replay.glob("*.gz")):
                 fuzz.read(path.name.partition("-")[0], gzip.decompress(path.read_bytes()))

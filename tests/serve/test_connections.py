@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("uvicorn")
-from rankwell.serve.listening import Connections
+from rankwell.serve.listening import Connections, is_begun
 from rankwell.serve.requests import JsonLines, RateLimit
 
 from .conftest import PATIENCE, Process
@@ -119,6 +119,45 @@ def test_a_connection_must_send_its_headers_in_time(start: Callable[[str], Proce
     connection.request("GET", "/health")
     assert connection.getresponse().status == 200
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b""),
+        (b"POST / HTTP/1.1\r\ncontent-LENGTH:  4 \r\n\r\n", b"abcd"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"4\r\nabcd\r\n0\r\n\r\n"),
+        (b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n", b""),
+        (b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", b"a" * 20_000),
+    ],
+)
+def test_a_request_has_begun_when_all_of_it_or_much_of_it_has_come(head: bytes, body: bytes) -> None:
+    sent = head + body
+    begun = [is_begun(bytearray(sent[:size])) for size in range(len(sent) + 1)]
+    assert begun.index(True) == min(len(sent), 16 << 10)
+    assert all(begun[begun.index(True) :])
+
+
+def test_requests_in_pieces_are_answered_among_many_that_do_not_end(start: Callable[[str], Process]) -> None:
+    port = start(PATIENT).port
+    body = json.dumps({"query": "bees", "stages": "bm25"}).encode()
+    request = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    with ExitStack() as stack:
+        before = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+        before.sendall(request[:40])  # this one has begun before there are many
+        for _ in range(100):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            slow.sendall(request[:-1])
+        one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+        for piece in (request[:30], request[30:90], request[90:] + request[:50], request[50:]):
+            one.sendall(piece)
+            time.sleep(0.05)
+        before.sendall(request[40:])
+        for asked, answers in ((before, 1), (one, 2)):
+            received = b""
+            while received.count(b"HTTP/1.1 200") < answers:
+                assert (more := asked.recv(1 << 16)), received
+                received += more
 
 
 class Fake:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -176,13 +177,14 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(start: Start) -> None:
     engine = start(queue_tokens=100)
     engine.measure(1, 0.5)
     entry = engine.admit(1000)  # larger than the queue, but alone
-    assert engine.full
+    assert engine.is_busy(math.inf)
     with pytest.raises(OverloadedError) as refused:
         engine.admit(1)
     assert refused.value.retry_after == 250
     engine.release(entry)
     engine.release(entry)
     assert engine.queued == 0
+    assert not engine.is_busy(0)
     engine.admit(60)
     with pytest.raises(OverloadedError):
         engine.admit(41)

@@ -98,10 +98,6 @@ def create_app(
             raise shutting_down()
         raw = await reader.read(request)
         about(request)["bytes"] = len(raw)
-        if (
-            shape is None or issubclass(shape, Rerank)
-        ) and service.engine.full:  # cheaper than parsing a body that cannot be served
-            raise service.overloaded(service.engine.refusal())
         fields = parse(raw)
         body = validated(shape or rerank_shape(fields), fields)
         del raw, fields
@@ -255,6 +251,7 @@ def create_app(
         origins=origins,
         hosts=hosts,
         metrics=service.metrics,
+        busy=service.busy,
         open_paths=files | {"/"},
     )
     if origins:  # outermost: preflight requests bring no key, and pages must be able to read errors

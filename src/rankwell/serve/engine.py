@@ -188,10 +188,9 @@ class RequestEngine:
         """Tokens of all unfinished requests."""
         return self._held
 
-    @property
-    def full(self) -> bool:
-        """Whether there is no room for even the smallest request."""
-        return self._held >= self.limit
+    def is_busy(self, seconds: float) -> bool:
+        """Whether even the smallest request has no room, or would not be done within ``seconds``."""
+        return self._held >= self.limit or self._held * self.seconds_per_token > seconds
 
     @property
     def seconds_per_token(self) -> float:

@@ -9,7 +9,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -207,9 +207,11 @@ class Gate:
         origins: tuple[str, ...],
         hosts: Hosts | None,
         metrics: Metrics,
+        busy: Callable[[str], ApiError | None],
         open_paths: frozenset[str],
     ):
         self.app = app
+        self._busy = busy
         self._hosts = hosts
         self._key = key.encode() if key else None
         self._origins = frozenset(origin.encode() for origin in origins)
@@ -238,7 +240,8 @@ class Gate:
             await send(message)
 
         try:
-            if (refusal := self._refusal(scope, headers)) is not None:
+            refusal = self._refusal(scope, headers) or self._busy(scope["path"])
+            if refusal is not None:
                 await refusal.response(request_id)(scope, receive, send_on)
             else:
                 await self.app(scope, receive, send_on)

@@ -148,6 +148,7 @@ def run(
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=options.drain_seconds,
         timeout_keep_alive=30,
         http=partial(Connection, pool=connections),  # type: ignore[arg-type]

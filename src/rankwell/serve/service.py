@@ -50,6 +50,7 @@ TEXTS_AT_A_TIME = 32
 SHARE_OF_DEADLINE = 0.75  # that the queue may take: texts are read and tokenised too, and other work may slow it down
 SCRUB_RATE = 4 << 20  # bytes a second
 SCRUB_PAUSE = 60.0
+SCORING = frozenset({"/rerank", "/v1/rerank", "/v2/rerank", "/v1/reranking", "/score", "/v1/score"})
 SEARCH_BATCH = 64  # queries per hybrid search; BM25 gains nothing from batches
 
 
@@ -307,6 +308,12 @@ class Service:
     def overloaded(self, error: OverloadedError) -> ApiError:
         """The error for a full queue, with the time to retry."""
         return ApiError(429, "overloaded", str(error), {"Retry-After": str(error.retry_after)})
+
+    def busy(self, path: str) -> ApiError | None:
+        """The error for a request to score texts that no body can change: cheaper than to read and parse it."""
+        if path in SCORING and self.engine.is_busy(SHARE_OF_DEADLINE * self.limits.default_timeout_ms / 1000):
+            return self.overloaded(self.engine.refusal())
+        return None
 
     async def _rerank_candidates(
         self,
