@@ -174,10 +174,10 @@ def test_an_option_that_is_not_understood_is_named(
     assert leavings() == set()
 
 
-def test_an_unknown_stemmer_names_those_that_are_known(rankwell: Rankwell) -> None:
+def test_an_unknown_language_names_those_that_are_known(rankwell: Rankwell) -> None:
     Path("c.tsv").write_text("a\tx\n")
-    line = rankwell("index", "c.tsv", "--out", "index", "--stemmer", "klingon").complaint
-    assert line.startswith("no stemmer is called 'klingon' (known: none, ")
+    line = rankwell("index", "c.tsv", "--out", "index", "--language", "klingon").complaint
+    assert line.startswith("no language is called 'klingon' (known: ar, ")
     assert leavings() == {"c.tsv"}
 
 
@@ -188,7 +188,7 @@ def test_an_index_in_the_way(rankwell: Rankwell) -> None:
     for options, expected in (
         ([], "index holds an index already; add to it with --append or replace it with --overwrite"),
         (["--append"], "c.tsv, line 1: document 'a' is in the index already"),
-        (["--append", "--stemmer", "none"], "was built with another analyser"),
+        (["--append", "--language", "none"], "was built with another analyser"),
         (["--append", "--overwrite"], "append and overwrite cannot be combined"),
     ):
         assert expected in rankwell("index", "c.tsv", "--out", "index", *options).complaint

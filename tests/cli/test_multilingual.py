@@ -60,7 +60,7 @@ def test_every_verb(rankwell: Callable[..., Any], tiny_models: Any, data: Path, 
         encoding="utf-8",
     )
     queries, qrels = data / "queries.dev.tsv", data / "qrels.dev.txt"
-    for out, run, *options in (["single", "single.run"], ["index", "bm25.run", "--cjk-pairs"]):
+    for out, run, *options in (["single", "single.run"], ["index", "bm25.run", "--language", "zh"]):
         call("index", data / "collection.tsv", "--out", out, *options)
         call("search", out, queries, "--k", "8", "--out", run)
         figures = call("evaluate", qrels, run, "--measures", "RR@10", "--json")

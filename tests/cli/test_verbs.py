@@ -93,12 +93,21 @@ def test_index_takes_a_folder_and_gzip_and_jsonl(rankwell: Rankwell) -> None:
 def test_index_options_reach_the_index(rankwell: Rankwell) -> None:
     Path("c.tsv").write_text("a\tThe cats\n")
     Path("stop.txt").write_text("cats\n")
-    options = ["--stemmer", "none", "--stop-words", "stop.txt", "--no-store"]
+    options = ["--language", "none", "--stop-words", "stop.txt", "--no-store"]
     assert rankwell("index", "c.tsv", "--out", "index", *options).code == 0
     index = Index.open("index")
-    assert index.analyzer == Analyzer(stemmer=None, stop_words=frozenset({"cats"}))
+    assert index.analyzer == Analyzer.of("none", stop_words=frozenset({"cats"}))
     assert (len(index.rank("cats")), index.rank("the").docids) == (0, ("a",))
     assert index.manifest["config"]["store"] is False
+
+
+def test_index_keeps_its_language_and_says_what_the_texts_look_like(rankwell: Rankwell) -> None:
+    Path("a.tsv").write_text("a\tDie Häuser sind alt und der Weg zu ihnen ist weit\n")
+    Path("b.tsv").write_text("b\tDas Haus ist neu und nicht weit von hier\n")
+    assert "the texts look German; --language de" in rankwell("index", "a.tsv", "--out", "english").err
+    assert "look" not in rankwell("index", "a.tsv", "--out", "index", "--language", "de").err
+    assert rankwell("index", "b.tsv", "--out", "index", "--append").code == 0
+    assert set(Index.open("index").rank("hauses").docids) == {"a", "b"}
 
 
 def test_index_appends_and_overwrites(rankwell: Rankwell) -> None:

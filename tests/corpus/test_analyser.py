@@ -10,9 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rankwell.core.errors import InputError, RankwellError
-from rankwell.corpus.analyser import LUCENE_STOP_WORDS, Analyzer, analyzer_from_options, read_analyzer
-from rankwell.corpus.records import Document, Query
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.analyser import LUCENE_STOP_WORDS, Analyzer, read_analyzer
+from rankwell.corpus.languages import LANGUAGES, SEGMENTERS
+from rankwell.corpus.records import Document
 from rankwell.rank.answers import Match, match_texts
 from rankwell.retrieve.index import Index
 
@@ -219,25 +220,94 @@ def test_words_do_not_run_from_one_text_into_the_next() -> None:
 def test_an_unknown_stemmer_is_named_with_those_that_are_known() -> None:
     with pytest.raises(ValueError, match="no stemmer is called 'klingon'"):
         Analyzer(stemmer="klingon")
-    with pytest.raises(RankwellError, match=r"no stemmer is called 'klingon' \(known: none, .*porter"):
-        analyzer_from_options("klingon", "lucene")
 
 
-def test_options_name_the_analyser(tmp_path: object) -> None:
-    assert analyzer_from_options("porter", "lucene") == ENGLISH
-    assert analyzer_from_options("none", "none") == Analyzer(stemmer=None, stop_words=frozenset())
+class TestLanguages:
+    @pytest.mark.parametrize(
+        ("language", "one", "other"),
+        [
+            ("en", "the horses running", "a horse runs"),
+            ("de", "Die Größe der Häuser", "grosse haus"),
+            ("fr", "L’élève aime l'école", "eleves aimer ecoles"),
+            ("es", "los niños y las niñas", "nino nina"),
+            ("it", "dell'università", "universita"),
+            ("ar", "الكِتَاب", "كتاب"),
+            ("ru", "книги о собаках", "книга собака"),
+            ("none", "The CAT", "the cat"),
+        ],
+    )
+    def test_forms_of_a_word_meet(self, language: str, one: str, other: str) -> None:
+        analyzer = Analyzer.of(language)
+        assert analyzer.terms(one) == analyzer.terms(other) != []
 
+    @pytest.mark.parametrize("language", sorted(LANGUAGES))
+    def test_every_language_has_terms_and_survives_json(self, language: str) -> None:
+        if LANGUAGES[language].segmenter:
+            pytest.importorskip("icu4py")
+        analyzer = Analyzer.of(language)
+        assert [word.text for word in analyzer.words("UNESCO 3.14")] == ["unesco", "3.14"]
+        assert read_analyzer(analyzer.model_dump(mode="json"), "here") == analyzer
+        stop_words = LANGUAGES[language].stop_words
+        assert analyzer.terms(stop_words) == []
+        assert len(set(stop_words.split())) == len(stop_words.split())
 
-def test_stop_words_come_from_a_file(tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("words") / "stop.txt"
-    path.write_text("Foo\n\n bar \n", encoding="utf-8")
-    analyzer = analyzer_from_options("none", str(path))
-    assert analyzer.terms("the foo bar baz") == ["the", "baz"]
+    def test_thai_words_are_found_with_their_places(self) -> None:
+        pytest.importorskip("icu4py")
+        text = "🐝 ประเทศไทยมีผึ้ง (bees)"
+        words = Analyzer.of("th").words(text)
+        assert [text[word.begin : word.end] for word in words] == ["ประเทศไทย", "มี", "ผึ้ง", "bees"]
+        assert Analyzer.of("th").terms_batch(["", "ผึ้ง", "é" * 300]) == [[], ["ผึ้ง"], ["é" * 127]]
 
+    def test_a_plugin_can_find_the_words(self) -> None:
+        SEGMENTERS.register("letters")(lambda text, language: iter(text))
+        try:
+            analyzer = Analyzer(segmenter="letters", stemmer=None, stop_words=frozenset())
+            assert analyzer.terms("Ab, é") == ["a", "b", "é"]
+            config = analyzer.model_dump(mode="json")
+        finally:
+            SEGMENTERS._parts.pop("letters")
+        with pytest.raises(RankwellError, match="no segmenter is called 'letters'"):
+            read_analyzer(config, "index.json")
 
-def test_a_missing_file_of_stop_words_is_an_error() -> None:
-    with pytest.raises(InputError, match="nowhere"):
-        analyzer_from_options("none", "/nowhere.txt")
+    def test_an_unknown_language_is_named(self) -> None:
+        with pytest.raises(RankwellError, match=r"no language is called 'xx' \(known: ar, .*zh"):
+            Analyzer.of("xx")
+
+    def test_names_in_code_are_split_on_request(self) -> None:
+        text = "Future.add_done_callback HTTPServer readLine2 v3.14 __init__ don't ABC"
+        words = [
+            "Future",
+            "add",
+            "done",
+            "callback",
+            "HTTP",
+            "Server",
+            "read",
+            "Line2",
+            "v3.14",
+            "init",
+            "don't",
+            "ABC",
+        ]
+        found = Analyzer.of("none", identifiers=True).words(text)
+        assert [text[word.begin : word.end] for word in found] == words
+        assert len(Analyzer.of("none").words(text)) == 7
+
+    @pytest.mark.parametrize(
+        ("text", "language"),
+        [
+            ("Der Hund und die Katze sind in dem Haus", "de"),
+            ("le chat est dans la maison avec un chien", "fr"),
+            ("東京の喫茶店は休みです", "ja"),
+            ("北京的公司", "zh"),
+            ("ประเทศไทยมีผึ้ง", "th"),
+            ("the bees are in the hive and it is warm", None),
+            ("x1 y2 z3", None),
+            ("", None),
+        ],
+    )
+    def test_an_evident_language_is_guessed(self, text: str, language: str | None) -> None:
+        assert Analyzer.english().guess([text]) == language
 
 
 def test_an_analyser_cannot_be_changed_and_equals_its_like() -> None:
@@ -262,30 +332,32 @@ class TestPairsOfCharacters:
     @pytest.mark.parametrize(
         ("text", "terms"),
         [
-            ("東京タワー", ["東京", "京タ", "タワ", "ワー"]),
-            ("서울은 좋다", ["서울", "울은", "좋다"]),
-            ("AI在北京3年，茶", ["ai", "在北", "北京", "3", "年", "茶"]),
-            ("cats 𠀀𠀁𠀂", ["cat", "𠀀𠀁", "𠀁𠀂"]),
+            ("東京タワー", ["東京", "東", "京タ", "京", "タワ", "タ", "ワー", "ワ", "ー"]),
+            ("서울은 좋다", ["서울", "서", "울은", "울", "은", "좋다", "좋", "다"]),
+            ("AI在北京3年，茶", ["ai", "在北", "在", "北京", "北", "京", "3", "年", "茶"]),
+            ("cats 𠀀𠀁𠀂", ["cat", "𠀀𠀁", "𠀀", "𠀁𠀂", "𠀁", "𠀂"]),
             ("", []),
         ],
     )
-    def test_runs_become_overlapping_pairs(self, text: str, terms: list[str]) -> None:
+    def test_runs_become_overlapping_pairs_and_single_characters(self, text: str, terms: list[str]) -> None:
         assert Analyzer(cjk_pairs=True).terms(text) == terms
 
     def test_a_run_ends_with_its_text(self) -> None:
-        assert Analyzer(cjk_pairs=True).terms_batch(["東", "京", "東京"]) == [["東"], ["京"], ["東京"]]
+        assert Analyzer(cjk_pairs=True).terms_batch(["東", "京", "東京"]) == [["東"], ["京"], ["東京", "東", "京"]]
 
     def test_by_default_characters_are_single(self) -> None:
         assert Analyzer().terms("東京タワー 서울은") == ["東", "京", "タワー", "서울은"]
 
     def test_highlighted_pairs_do_not_overlap(self) -> None:
         (matches,) = match_texts(Analyzer(cjk_pairs=True), "東京都", ["在東京都的"])
-        assert matches == [Match(1, 3, 0), Match(3, 4, 1)]
+        assert matches == [Match(1, 3, 0), Match(3, 4, 2)]
 
     def test_an_index_keeps_them(self, tmp_path: Path) -> None:
         documents = [Document("a", "京東是一家公司"), Document("b", "東京是日本的首都")]
         Index.build(documents, tmp_path / "pairs", analyzer=Analyzer(cjk_pairs=True))
         Index.build(documents, tmp_path / "single")
-        found = {name: Index.open(tmp_path / name).search([Query("q", "東京")])["q"] for name in ("pairs", "single")}
-        assert found["pairs"].docids == ("b",)
-        assert set(found["single"].docids) == {"a", "b"}
+        found = {name: Index.open(tmp_path / name).rank("東京") for name in ("pairs", "single")}
+        assert found["pairs"].docids == ("b", "a")
+        assert found["pairs"].scores[0] > 1.5 * found["pairs"].scores[1]
+        assert found["single"].docids == ("a", "b")
+        assert Index.open(tmp_path / "pairs").rank("首").docids == ("b",)

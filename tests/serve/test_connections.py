@@ -156,7 +156,8 @@ def test_requests_in_pieces_are_answered_among_many_that_do_not_end(start: Calla
         for asked, answers in ((before, 1), (one, 2)):
             received = b""
             while received.count(b"HTTP/1.1 200") < answers:
-                assert (more := asked.recv(1 << 16)), received
+                more = asked.recv(1 << 16)
+                assert more, received
                 received += more
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from rankwell.cli.options import (
@@ -19,6 +21,7 @@ from rankwell.cli.options import (
     needs,
     output_folder,
 )
+from rankwell.core.errors import Notice
 
 if TYPE_CHECKING:
     from rankwell.corpus.records import Document
@@ -72,16 +75,20 @@ def index(
         str | None,
         typer.Option("--tokens", metavar="MODEL", help="Also tokenise the texts for this model, to re-rank faster."),
     ] = None,
-    stemmer: Annotated[str, typer.Option("--stemmer", help="A Snowball stemmer, or none.")] = "porter",
-    stop_words: Annotated[
-        str, typer.Option("--stop-words", help="lucene, none, or a file with one word per line.")
-    ] = "lucene",
-    cjk_pairs: Annotated[
-        bool,
+    language: Annotated[
+        str | None,
         typer.Option(
-            "--cjk-pairs",
-            help="Index runs of Chinese, Japanese and Korean characters as overlapping pairs of characters.",
+            "--language",
+            metavar="CODE",
+            help="The texts' language, such as de. Default: en; none only lower-cases.",
         ),
+    ] = None,
+    stop_words: Annotated[
+        Path | None,
+        typer.Option("--stop-words", metavar="FILE", help="Stop words, one per line, instead of the language's."),
+    ] = None,
+    identifiers: Annotated[
+        bool, typer.Option("--identifiers", help="Split names in code: add_done, os.path, readLine.")
     ] = False,
     ray: RayOption = None,
     workers: WorkersOption = 0,
@@ -101,7 +108,7 @@ def index(
 
         rankwell index products.csv --id sku --text description --out my-index
 
-        rankwell index notes --passages 150 --out my-index
+        rankwell index notes --language de --passages 150 --out my-index
 
         rankwell index irds:beir/scifact --out scifact --no-store
 
@@ -113,9 +120,10 @@ def index(
 
         rankwell index collection.tsv --out my-index --ray local --workers 4 --segment-documents 250000
     """
-    from rankwell.core.files import folder_size
-    from rankwell.corpus.analyser import analyzer_from_options
+    from rankwell.core.files import folder_size, read_lines
+    from rankwell.corpus.analyser import Analyzer
     from rankwell.corpus.formats.fields import Columns
+    from rankwell.corpus.languages import LANGUAGES
     from rankwell.corpus.sources import resolve_documents
     from rankwell.scale.index import IndexJob, build_index
 
@@ -123,17 +131,22 @@ def index(
     needs(context, {"tokens": "store", "segment_documents": "ray"})
     cluster = cluster_of(context, "append", "expansions", "overwrite", "weights")
     tokenise = None if tokens is None else _tokeniser(tokens)
-    analyzer = analyzer_from_options(stemmer, stop_words, cjk_pairs=cjk_pairs)
+    own = None if stop_words is None else frozenset(line.strip() for _, line in read_lines(stop_words) if line.strip())
+    analyzer = Analyzer.of(language or "en", stop_words=own, identifiers=identifiers)
     columns = Columns(id_field, text_field, title_field)
     if cluster is not None:
         job = IndexJob(collection, out.absolute(), segment_documents, analyzer, store, columns, passages)
         made = build_index(job, cluster)
     else:
-        how = {"analyzer": analyzer, "store": store, "append": append, "overwrite": overwrite}
+        same = append and not (language or stop_words or identifiers)
+        how = {"analyzer": None if same else analyzer, "store": store, "append": append, "overwrite": overwrite}
         documents = resolve_documents(collection, columns, passages=passages)
         made = _build(documents, out, weights, expansions, **how)
     if tokenise is not None:
         tokenise(made)
+    if store and (other := made.analyzer.guess(made.texts(made.docids(np.arange(min(50, len(made))))))) is not None:
+        name = LANGUAGES[other].name if other in LANGUAGES else "English"
+        warnings.warn(f"the texts look {name}; --language {other} finds more of them", Notice, stacklevel=1)
     size, seconds = folder_size(out) / 1e6, time.monotonic() - begin
     print(f"{out}: {len(made):,} documents, {made.terms:,} terms, {size:,.1f} MB, {seconds:.1f} s")
 

@@ -1,7 +1,8 @@
 """The analyser turns text into index terms: Unicode words, lower-cased, without stop words, stemmed.
 
 The default, :meth:`Analyzer.english`, gives what Lucene's English analyser gives: words after UAX #29, a final ``'s``
-dropped, Lucene's 33 stop words, Porter's stemmer. Words keep their character spans, which exact-match markers need.
+dropped, Lucene's 33 stop words, Porter's stemmer. :meth:`Analyzer.of` has what other languages need. Words keep their
+character spans, which exact-match markers need.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from rankwell.core.arrays import pack_strings
 from rankwell.core.errors import RankwellError
-from rankwell.core.files import read_lines
 from rankwell.corpus.characters import class_table
+from rankwell.corpus.languages import LANGUAGES, SEGMENTERS, elision, fold_accents, guess_language
 from rankwell.corpus.lexicon import Lexicon
-from rankwell.corpus.word_kernels import find_words
+from rankwell.corpus.word_kernels import MAX_WORD_BYTES, find_words
 
 LUCENE_STOP_WORDS = frozenset(
     (
@@ -103,8 +104,39 @@ class Analyzer(BaseModel):
     stop_words: frozenset[str] = LUCENE_STOP_WORDS
     drop_possessive: bool = True
     cjk_pairs: bool = False
-    """Whether runs of Chinese, Japanese and Korean characters become overlapping pairs, as in Lucene's CJK analyser,
-    rather than single characters, runs of Katakana, and runs of Hangul."""
+    """Whether runs of Chinese, Japanese and Korean characters become overlapping pairs and single characters, rather
+    than single characters, runs of Katakana, and runs of Hangul."""
+    language: str = "en"
+    """The language, for its elisions (*l'avion*) and accents, and for the segmenter."""
+    segmenter: str | None = None
+    """What finds the words of a language without spaces: ``icu``, or a function of a plugin."""
+    identifiers: bool = False
+    """Whether names in code are split: ``add_done``, ``os.path`` and ``readLine`` are two words each."""
+
+    @classmethod
+    def of(cls, language: str, *, stop_words: frozenset[str] | None = None, identifiers: bool = False) -> Analyzer:
+        """What a language needs; ``none`` only lower-cases. ``stop_words`` replace the language's.
+
+        >>> Analyzer.of("fr").terms("L'élève lit les journaux")
+        ['elev', 'lit', 'journal']
+        """
+        if language not in LANGUAGES:
+            if language not in ("en", "none"):
+                known = ", ".join(sorted((*LANGUAGES, "en", "none")))
+                raise RankwellError(f"no language is called {language!r} (known: {known})")
+            made = cls.english() if language == "en" else cls.plain()
+        else:
+            needs = LANGUAGES[language]
+            made = cls(
+                stemmer=needs.stemmer,
+                stop_words=frozenset(needs.stop_words.split()),
+                drop_possessive=False,
+                cjk_pairs=needs.pairs,
+                language=language,
+                segmenter=needs.segmenter,
+            )
+        own = {} if stop_words is None else {"stop_words": stop_words}
+        return cls(**{**made.model_dump(), "identifiers": identifiers, **own})
 
     @classmethod
     def english(cls) -> Analyzer:
@@ -114,7 +146,7 @@ class Analyzer(BaseModel):
     @classmethod
     def plain(cls) -> Analyzer:
         """Lower-cased words and nothing else: no stop words, no stemming."""
-        return cls(stemmer=None, stop_words=frozenset(), drop_possessive=False)
+        return cls(stemmer=None, stop_words=frozenset(), drop_possessive=False, language="none")
 
     @field_validator("stop_words")
     @classmethod
@@ -128,6 +160,17 @@ class Analyzer(BaseModel):
             raise ValueError(f"no stemmer is called {name!r} (known: {', '.join(Stemmer.algorithms())})")
         return name
 
+    @field_validator("segmenter")
+    @classmethod
+    def _present(cls, name: str | None) -> str | None:
+        if name is not None and name not in SEGMENTERS:
+            raise ValueError(f"no segmenter is called {name!r}; name its module with --plugin")
+        return name
+
+    @cached_property
+    def _elision(self) -> re.Pattern[str] | None:
+        return elision(self.language)
+
     @cached_property
     def _stemmer(self) -> Any:
         # No cache of its own: each distinct word is stemmed once anyway. One stemmer must not be used by two threads.
@@ -135,18 +178,45 @@ class Analyzer(BaseModel):
 
     def stems(self, words: Sequence[str]) -> list[str | None]:
         """The term of each lower-cased word, ``None`` for stop words."""
+        if self._elision is not None:
+            words = [word[match.end() :] if (match := self._elision.match(word)) else word for word in words]
         stemmed: Sequence[str] = self._stemmer.stemWords(list(words)) if self._stemmer else words
         if self.stemmer == "porter":
             stemmed = [_as_porter_ships(word, stem) for word, stem in zip(words, stemmed, strict=True)]
+        if self.language in LANGUAGES and LANGUAGES[self.language].folds:
+            stemmed = [fold_accents(stem) for stem in stemmed]
         stop_words = self.stop_words
         return [None if word in stop_words else stem for word, stem in zip(words, stemmed, strict=True)]
 
     def spans(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The words of packed UTF-8 texts: their byte spans ``(words, 2)`` and the running count after each text."""
-        room = np.empty((len(text) // 2 + len(ends) + 1, 2), np.int64)
+        if self.segmenter is not None:
+            return self._segmented(text, ends)
+        room = np.empty((len(text) // (1 if self.cjk_pairs or self.identifiers else 2) + len(ends) + 1, 2), np.int64)
         counts = np.empty(len(ends), np.int64)
-        find_words(text, ends, class_table(self.cjk_pairs), self.drop_possessive, self.cjk_pairs, room, counts)
+        classes = class_table(self.cjk_pairs, self.identifiers)
+        find_words(text, ends, classes, self.drop_possessive, self.cjk_pairs, self.identifiers, room, counts)
         return room[: int(counts[-1]) if len(counts) else 0], counts
+
+    def _segmented(
+        self, text: NDArray[np.uint8], ends: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """As :meth:`spans`, by the segmenter: its parts that begin with a letter or digit, cut as other words are."""
+        segment, spans, counts, at = SEGMENTERS[self.segmenter or ""], [], np.empty(len(ends), np.int64), 0
+        for number, end in enumerate(ends.tolist()):
+            for part in segment(text[at:end].tobytes().decode("utf-8", "replace"), self.language):
+                if part[:1].isalnum():
+                    cut = part.encode()[:MAX_WORD_BYTES].decode("utf-8", "ignore")  # not within a character
+                    spans.append((at, at + len(cut.encode())))
+                at += len(part.encode())
+            counts[number], at = len(spans), end
+        return np.array(spans, np.int64).reshape(-1, 2), counts
+
+    def guess(self, texts: Sequence[str]) -> str | None:
+        """The language that texts are evidently written in, if it is not this analyser's."""
+        words = [word.text for found in self.words_batch([text[:2000] for text in texts]) for word in found]
+        found = guess_language(words, LUCENE_STOP_WORDS)
+        return None if found == self.language or self.language == "none" else found
 
     def terms_batch(self, texts: Sequence[str]) -> list[list[str]]:
         """The terms of each text, in order, stop words left out."""
@@ -190,20 +260,6 @@ class Analyzer(BaseModel):
             for number, (begin, end) in zip(numbers, places, strict=True)
         ]
         return [words[begin:end] for begin, end in pairwise(bounds)]
-
-
-def analyzer_from_options(stemmer: str, stop_words: str, *, cjk_pairs: bool = False) -> Analyzer:
-    """The analyser for a stemmer (a Snowball name or ``none``) and stop words (``lucene``, ``none`` or a file)."""
-    if stop_words == "lucene":
-        words = LUCENE_STOP_WORDS
-    elif stop_words == "none":
-        words = frozenset()
-    else:
-        words = frozenset(line.strip().lower() for _, line in read_lines(stop_words) if line.strip())
-    name = None if stemmer == "none" else stemmer
-    if name is not None and name not in Stemmer.algorithms():
-        raise RankwellError(f"no stemmer is called {stemmer!r} (known: none, {', '.join(Stemmer.algorithms())})")
-    return Analyzer(stemmer=name, stop_words=words, cjk_pairs=cjk_pairs)
 
 
 def read_analyzer(config: object, where: str) -> Analyzer:

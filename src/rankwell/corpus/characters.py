@@ -3,7 +3,8 @@
 The rules of UAX #29 that matter for search are kept: letters and digits run together, ``can't``, ``U.S``, ``3.14`` and
 ``1,000`` are one word each, an underscore joins, combining marks stay with their letter, and every ideograph or
 Hiragana letter is a word of its own. Scripts that need a dictionary (Thai, Khmer, …) are taken as letter runs. For
-analysers that index pairs of characters, Katakana and Hangul are classed with the ideographs.
+analysers that index pairs of characters, Katakana and Hangul are classed with the ideographs; for those that split
+names in code, nothing joins letters.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def _class_of(code: int) -> int:
 
 
 @cache
-def class_table(cjk_pairs: bool = False) -> NDArray[np.uint8]:
-    """The class of each character below :data:`TABLE_SIZE`; with ``cjk_pairs`` Katakana and Hangul are ideographs."""
+def class_table(cjk_pairs: bool = False, identifiers: bool = False) -> NDArray[np.uint8]:
+    """The class of each character below :data:`TABLE_SIZE`."""
     table = np.fromiter(map(_class_of, range(TABLE_SIZE)), np.uint8, TABLE_SIZE)
     paired = ((_KATAKANA, IDEOGRAPH), (_HANGUL, IDEOGRAPH)) if cjk_pairs else ((_KATAKANA, KATAKANA),)
     for ranges, kind in ((_IDEOGRAPHS, IDEOGRAPH), *paired):
@@ -53,6 +54,9 @@ def class_table(cjk_pairs: bool = False) -> NDArray[np.uint8]:
             inside[inside == LETTER] = kind
     for characters, kind in ((_MID_LETTER, MID_LETTER), (_MID_NUMBER, MID_NUMBER), (_MID_BOTH, MID_BOTH)):
         table[[ord(character) for character in characters]] = kind
+    if identifiers:
+        table[[ord("_"), ord(":")]] = OTHER
+        table[ord(".")] = MID_NUMBER
     return table
 
 

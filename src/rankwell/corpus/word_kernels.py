@@ -55,7 +55,17 @@ def _class(code: int, classes: Bytes) -> int:
 
 
 @helper
-def _word_end(text: Bytes, start: int, at: int, end: int, kind: int, classes: Bytes) -> tuple[int, bool]:
+def _begins_part(text: Bytes, at: int, end: int) -> bool:
+    """Whether a part of a name in code begins at ``at``: the L of ``readLine``, the S of ``HTTPServer``."""
+    if not 65 <= text[at] <= 90:
+        return False
+    if 97 <= text[at - 1] <= 122 or 48 <= text[at - 1] <= 57:
+        return True
+    return 65 <= text[at - 1] <= 90 and at + 1 < end and 97 <= text[at + 1] <= 122
+
+
+@helper
+def _word_end(text: Bytes, start: int, at: int, end: int, kind: int, classes: Bytes, split: bool) -> tuple[int, bool]:
     """Where the word ends whose first character, a ``kind``, is ``start … at``; whether it has a letter or digit."""
     limit = start + MAX_WORD_BYTES if end > start + MAX_WORD_BYTES else end
     solid = kind != JOINER
@@ -70,7 +80,7 @@ def _word_end(text: Bytes, start: int, at: int, end: int, kind: int, classes: By
             if at + size > limit:
                 break
         if kind == LETTER or kind == DIGIT:
-            if last == KATAKANA:
+            if last == KATAKANA or (split and _begins_part(text, at, end)):
                 break
             solid = True
         elif kind == KATAKANA:
@@ -120,19 +130,20 @@ def find_words(
     classes: Bytes,
     drop_possessive: bool,
     cjk_pairs: bool,
+    identifiers: bool,
     spans: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> None:
     """Fill ``spans`` with the ``(begin, end)`` bytes of each word, ``counts`` with the number of words up to each text.
 
-    ``spans`` has room for as many rows as ``text`` has bytes divided by two, plus one for each text. With ``cjk_pairs``
-    neighbouring ideographs are words, each together with the next; one that stands alone is a word of its own.
+    ``spans`` has room for as many rows as ``text`` has bytes divided by two, plus one for each text, and for twice as
+    many with ``cjk_pairs`` or ``identifiers``. With ``cjk_pairs`` each ideograph is a word, after the
+    one that it is together with the next. With ``identifiers`` words are split where a part of a name in code begins.
     """
     count = 0
     at = np.int64(0)
     for i in range(len(text_ends)):
         end = text_ends[i]
-        run_end = np.int64(-1)  # where the ideograph before ends
         while at < end:
             start = at
             if text[at] < 0x80:
@@ -143,18 +154,17 @@ def find_words(
                 kind = _class(code, classes)
                 at += size
             if kind == IDEOGRAPH:
-                last = at
                 if cjk_pairs and at < end:
                     code, size = _decode(text, at, end)
                     if _class(code, classes) == IDEOGRAPH:
-                        last += size
-                if last > at or start != run_end:
-                    spans[count, 0] = start
-                    spans[count, 1] = last
-                    count += 1
-                run_end = at if cjk_pairs else run_end
+                        spans[count, 0] = start
+                        spans[count, 1] = at + size
+                        count += 1
+                spans[count, 0] = start
+                spans[count, 1] = at
+                count += 1
             elif LETTER <= kind <= KATAKANA:
-                at, solid = _word_end(text, start, at, end, kind, classes)
+                at, solid = _word_end(text, start, at, end, kind, classes, identifiers)
                 if solid:
                     spans[count, 0] = start
                     spans[count, 1] = _without_possessive(text, start, at) if drop_possessive else at

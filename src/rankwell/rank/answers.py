@@ -43,7 +43,7 @@ def match_words(words: Sequence[Sequence[Word]]) -> list[list[Match]]:
 def _matches(words: Sequence[Word], numbers: Mapping[str, int]) -> Iterator[Match]:
     end = 0
     for word in words:
-        if word.term is not None and word.term in numbers:
+        if word.term is not None and word.term in numbers and word.end > end:
             # Pairs of ideographs overlap; what is highlighted does not.
             yield Match(max(word.begin, end), word.end, numbers[word.term])
             end = word.end
