@@ -50,6 +50,9 @@ def index(
         ),
     ] = 0,
     append: Annotated[bool, typer.Option("--append", help="Add to the index in --out.")] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Add to the index in --out, replacing documents with the same ids.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the index in --out.")] = False,
     store: Annotated[
         bool, typer.Option("--store/--no-store", help="Store the texts too, for re-ranking and display.")
@@ -91,13 +94,16 @@ def index(
 ) -> None:
     """Build a BM25 index.
 
-    If a build is interrupted, the old index stays usable.
+    If a build is interrupted, the old index stays usable. Columns that are neither id, text nor title are stored too:
+    answers show them, and `rankwell search --filter` filters by them.
 
     Examples:
 
         rankwell index collection.tsv --out my-index
 
         rankwell index corpus.jsonl.gz --out my-index --append
+
+        rankwell index changed.jsonl --out my-index --update
 
         rankwell index products.csv --id sku --text description --out my-index
 
@@ -121,7 +127,7 @@ def index(
 
     begin = time.monotonic()
     needs(context, {"tokens": "store", "segment_documents": "ray"})
-    cluster = cluster_of(context, "append", "expansions", "overwrite", "weights")
+    cluster = cluster_of(context, "append", "expansions", "overwrite", "update", "weights")
     tokenise = None if tokens is None else _tokeniser(tokens)
     analyzer = analyzer_from_options(stemmer, stop_words, cjk_pairs=cjk_pairs)
     columns = Columns(id_field, text_field, title_field)
@@ -129,7 +135,7 @@ def index(
         job = IndexJob(collection, out.absolute(), segment_documents, analyzer, store, columns, passages)
         made = build_index(job, cluster)
     else:
-        how = {"analyzer": analyzer, "store": store, "append": append, "overwrite": overwrite}
+        how = {"analyzer": analyzer, "store": store, "append": append, "update": update, "overwrite": overwrite}
         documents = resolve_documents(collection, columns, passages=passages)
         made = _build(documents, out, weights, expansions, **how)
     if tokenise is not None:
