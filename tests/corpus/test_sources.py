@@ -102,9 +102,10 @@ def test_queries_in_every_text_format(file: Write, name: str, content: str, said
 def test_columns_are_named_by_the_user(file: Write) -> None:
     columns = Columns(id="ref", text="notes")
     path = file("a.csv", "ref,notes,other\nd1,Bees,x\n")
-    assert heard(lambda: read_documents(path, columns))[0] == [Document("d1", "Bees")]
+    assert heard(lambda: read_documents(path, columns))[0] == [Document("d1", "Bees", metadata={"other": "x"})]
     path = file("a.jsonl", '{"ref": 7, "notes": "Bees", "text": "not this"}\n')
-    assert heard(lambda: read_documents(path, columns)) == ([Document("7", "Bees")], [])
+    kept = Document("7", "Bees", metadata={"text": "not this"})
+    assert heard(lambda: read_documents(path, columns)) == ([kept], [])
     path = file("a.tsv", "x\td1\tBees\ny\td2\tTea\n")
     by_number, notices = heard(lambda: read_documents(path, Columns(id="2", text="3")))
     assert (by_number, notices) == ([Document("d1", "Bees"), Document("d2", "Tea")], [])

@@ -168,7 +168,7 @@ def test_a_truncated_file_is_named(store: DocumentStore, name: str) -> None:
 def test_batches_are_cut_by_characters_and_hold_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rankwell.corpus.store.BATCH_CHARACTERS", 10)
     documents = [Document(str(i), "x" * 4) for i in range(7)]
-    assert [docids for docids, _, _ in document_batches(documents)] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
+    assert [docids for docids, *_ in document_batches(documents)] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
 
 
 # Token ids

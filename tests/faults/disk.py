@@ -33,6 +33,7 @@ class PowerCut(BaseException):
 class Change:
     """A change of names that is not certain yet: ``undo`` takes it back."""
 
+    name: str
     folder: str
     undo: Callable[[Callable[[str], str]], None]
     moved: tuple[str, str] | None = None
@@ -95,6 +96,8 @@ class Disk:
                 if change.moved is not None:
                     kept.append(change.moved)
                 continue
+            if change.moved is None and change.name in (source for source, _ in kept):
+                continue  # a new file whose later name stays is there under that name
             with suppress(OSError):  # a later change that stays has made this one certain
                 change.undo(place)
         shutil.rmtree(self._spare)
@@ -131,8 +134,10 @@ class Disk:
         return spare
 
     def _change(self, path: Any, undo: Callable[[Callable[[str], str]], None], moved: Any = None) -> None:
-        folder = str(Path(os.fsdecode(path)).absolute().parent)
-        self.changes.append(Change(folder, undo, None if moved is None else (str(moved[0]), str(moved[1]))))
+        name = Path(os.fsdecode(path)).absolute()
+        self.changes.append(
+            Change(str(name), str(name.parent), undo, None if moved is None else (str(moved[0]), str(moved[1])))
+        )
 
     def _open(self, original: Callable[..., Any], path: Any, *args: Any, **options: Any) -> Any:
         mode = options.get("mode", args[0] if args else "r")

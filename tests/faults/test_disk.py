@@ -28,7 +28,19 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="need
 
 OLD = [Document(f"old{i}", f"bees number {i} make honey {'and wax' * (i % 3)}") for i in range(12)]
 NEW = [Document(f"new{i}", f"wasps number {i} make no honey {'but paper' * (i % 3)}") for i in range(9)]
+CHANGED = [Document("old3", "wax paper", metadata={"year": 2001}), *NEW[:2]]
 TRIED = 12 if "RANKWELL_FAULTS" not in os.environ else 10_000
+NAMES = [
+    "first build",
+    "append",
+    "overwrite",
+    "add",
+    "update",
+    "delete",
+    "merge",
+    "delete and merge",
+    "update a system",
+]
 Work = Callable[[Path], object]
 
 
@@ -55,10 +67,20 @@ def works(tiny_checkpoint: Path, tiny_bi_encoder: Path, tmp_path: Path) -> dict[
         first = FirstStage(index, encoder=tiny_bi_encoder, share=0.5)
         return System(first, ranker=tmp_path / "model", depth=5).save(folder)
 
+    def several(folder: Path) -> object:
+        index = Index.build(OLD, folder)
+        index.update(CHANGED)
+        return index.delete(["old5"])
+
     return {
         "first build": (lambda folder: folder.mkdir(), lambda folder: Index.build(OLD, folder)),
         "append": (lambda folder: Index.build(OLD, folder), lambda folder: Index.build(NEW, folder, append=True)),
         "overwrite": (lambda folder: Index.build(OLD, folder), lambda folder: Index.build(NEW, folder, overwrite=True)),
+        "update": (lambda folder: Index.build(OLD, folder), lambda folder: Index.open(folder).update(CHANGED)),
+        "delete": (lambda folder: Index.build(OLD, folder), lambda folder: Index.open(folder).delete(["old1", "old4"])),
+        "merge": (several, lambda folder: Index.open(folder).merge()),
+        "delete and merge": (several, lambda folder: Index.open(folder).delete(["old1", "old7", "new1"])),
+        "update a system": (save, lambda folder: System.open(folder, device="cpu").update(CHANGED)),
         "add": (save, lambda folder: System.open(folder, device="cpu").add(NEW)),
     }
 
@@ -80,12 +102,12 @@ def prepared(works: tuple[Work, Work], tmp_path: Path) -> tuple[Path, Any, Any, 
     return pristine, answers(pristine), answers(changed), disk.operations
 
 
-@pytest.mark.parametrize("name", ["first build", "append", "overwrite", "add"])
+@pytest.mark.parametrize("name", NAMES)
 def test_after_a_power_cut_there_is_the_old_or_the_new(
     works: dict[str, tuple[Work, Work]], tmp_path: Path, name: str
 ) -> None:
     pristine, old, new, operations = prepared(works[name], tmp_path)
-    assert old != new
+    assert old != new or name == "merge"
     for number in [*tried(operations), operations + 1]:
         folder = tmp_path / f"cut-{number}"
         shutil.copytree(pristine, folder)
@@ -102,7 +124,7 @@ def test_after_a_power_cut_there_is_the_old_or_the_new(
 
 
 @pytest.mark.parametrize("reason", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
-@pytest.mark.parametrize("name", ["first build", "append", "overwrite", "add"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_operation_that_fails_is_an_error_and_leaves_the_old_or_the_new(
     works: dict[str, tuple[Work, Work]], tmp_path: Path, name: str, reason: int
 ) -> None:

@@ -150,7 +150,7 @@ def test_a_document_id_that_comes_twice_is_refused(tmp_path: Path) -> None:
 def test_an_existing_index_is_not_replaced_by_accident(folder: Path) -> None:
     before = tree(folder)
     with pytest.raises(
-        RankwellError, match="holds an index already; add to it with --append or replace it with --overw"
+        RankwellError, match="holds an index already; add to it with --append or --update, or replace it with"
     ):
         Index.build([Document("x", "y")], folder)
     with pytest.raises(RankwellError, match="append and overwrite cannot be combined"):

@@ -62,9 +62,12 @@ class RankwellRetriever:
             self._system = open_searchable(self.folder, **(self.options or {}))
 
     @component.output_types(documents=list[Document])
-    def run(self, query: str, top_k: int | None = None) -> dict[str, list[Document]]:
-        """Search; ``top_k`` overrides the component's own."""
+    def run(
+        self, query: str, top_k: int | None = None, filters: dict[str, Any] | str | None = None
+    ) -> dict[str, list[Document]]:
+        """Search; ``top_k`` overrides the component's own. ``filters`` are a text or a dict of rankwell's."""
         self.warm_up()
         assert self._system is not None
-        answers = self._system.search(query, self.top_k if top_k is None else top_k)
-        return {"documents": [Document(id=a.docid, content=a.contents, score=a.score) for a in answers]}
+        answers = self._system.search(query, self.top_k if top_k is None else top_k, filter=filters)
+        found = [Document(id=a.docid, content=a.contents, score=a.score, meta=dict(a.metadata)) for a in answers]
+        return {"documents": found}

@@ -44,20 +44,26 @@ def _scored(document: Document, score: float) -> Document:
 
 
 class RankwellRetriever(BaseRetriever):
-    """The best ``k`` documents of an index or a system; id and score are in their metadata."""
+    """The best ``k`` documents of an index or a system; id and score are in their metadata, beside their own.
+
+    ``filter`` restricts them, as a text or a dict such as ``{"year": {"$gte": 2015}}``.
+    """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     system: System
     k: int = 10
+    filter: str | dict[str, Any] | None = None
 
     @classmethod
-    def open(cls, folder: str | Path, *, k: int = 10, **options: Any) -> RankwellRetriever:
+    def open(
+        cls, folder: str | Path, *, k: int = 10, filter: str | dict[str, Any] | None = None, **options: Any
+    ) -> RankwellRetriever:
         """Search a folder; ``options`` are ``hybrid``, ``encoder`` and ``device``."""
-        return cls(system=open_searchable(folder, **options), k=k)
+        return cls(system=open_searchable(folder, **options), k=k, filter=filter)
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
         return [
-            Document(page_content=a.contents, id=a.docid, metadata={"id": a.docid, "score": a.score})
-            for a in self.system.search(query, self.k)
+            Document(page_content=a.contents, id=a.docid, metadata={**a.metadata, "id": a.docid, "score": a.score})
+            for a in self.system.search(query, self.k, filter=self.filter)
         ]

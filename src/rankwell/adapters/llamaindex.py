@@ -44,15 +44,21 @@ class RankwellRerank(BaseNodePostprocessor):
 
 
 class RankwellRetriever(BaseRetriever):
-    """The best ``top_k`` documents of an index or a system. ``options`` are ``hybrid``, ``encoder`` and ``device``."""
+    """The best ``top_k`` documents of an index or a system, of those that ``filter`` selects.
 
-    def __init__(self, folder: str | Path, top_k: int = 10, **options: Any):
+    ``options`` are ``hybrid``, ``encoder`` and ``device``.
+    """
+
+    def __init__(self, folder: str | Path, top_k: int = 10, filter: str | dict[str, Any] | None = None, **options: Any):
         super().__init__()
         self._system = open_searchable(folder, **options)
-        self._top_k = top_k
+        self._top_k, self._filter = top_k, filter
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return [
-            NodeWithScore(node=TextNode(id_=answer.docid, text=answer.contents), score=answer.score)
-            for answer in self._system.search(query_bundle.query_str, self._top_k)
+            NodeWithScore(
+                node=TextNode(id_=answer.docid, text=answer.contents, metadata=dict(answer.metadata)),
+                score=answer.score,
+            )
+            for answer in self._system.search(query_bundle.query_str, self._top_k, filter=self._filter)
         ]

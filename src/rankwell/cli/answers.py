@@ -86,7 +86,10 @@ def show_answers(
             _show_text(console, answer.title, words.title, 1, style="bold")
         if answer.text:
             _show_text(console, answer.text, words.text, lines)
-        if answer.contents:
+        if answer.metadata:
+            shown = "  ".join(f"{name}: {_as_text(value)}" for name, value in answer.metadata.items())
+            console.print(f"     {shown[: console.width - 6]}", style="dim", markup=False)
+        if answer.contents or answer.metadata:
             console.print()
 
 
@@ -108,6 +111,10 @@ def _show_text(console: Console, text: str, matches: Sequence[Match], lines: int
         console.print(Text(" " * 5) + line)
 
 
+def _as_text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[AnswerMatches]) -> str:
     rows = [
         {
@@ -116,6 +123,7 @@ def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[AnswerMa
             "score": answer.score,
             "title": answer.title,
             "text": answer.text,
+            "metadata": answer.metadata,
             "title_matches": [[word.begin, word.end] for word in words.title],
             "matches": [[word.begin, word.end] for word in words.text],
         }

@@ -53,6 +53,9 @@ def index(
         ),
     ] = 0,
     append: Annotated[bool, typer.Option("--append", help="Add to the index in --out.")] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Add to the index in --out, replacing documents with the same ids.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the index in --out.")] = False,
     store: Annotated[
         bool, typer.Option("--store/--no-store", help="Store the texts too, for re-ranking and display.")
@@ -98,13 +101,16 @@ def index(
 ) -> None:
     """Build a BM25 index.
 
-    If a build is interrupted, the old index stays usable.
+    If a build is interrupted, the old index stays usable. Columns that are neither id, text nor title are stored too:
+    answers show them, and `rankwell search --filter` filters by them.
 
     Examples:
 
         rankwell index collection.tsv --out my-index
 
         rankwell index corpus.jsonl.gz --out my-index --append
+
+        rankwell index changed.jsonl --out my-index --update
 
         rankwell index products.csv --id sku --text description --out my-index
 
@@ -129,7 +135,7 @@ def index(
 
     begin = time.monotonic()
     needs(context, {"tokens": "store", "segment_documents": "ray"})
-    cluster = cluster_of(context, "append", "expansions", "overwrite", "weights")
+    cluster = cluster_of(context, "append", "expansions", "overwrite", "update", "weights")
     tokenise = None if tokens is None else _tokeniser(tokens)
     own = None if stop_words is None else frozenset(line.strip() for _, line in read_lines(stop_words) if line.strip())
     analyzer = Analyzer.of(language or "en", stop_words=own, identifiers=identifiers)
@@ -138,8 +144,9 @@ def index(
         job = IndexJob(collection, out.absolute(), segment_documents, analyzer, store, columns, passages)
         made = build_index(job, cluster)
     else:
-        same = append and not (language or stop_words or identifiers)
-        how = {"analyzer": None if same else analyzer, "store": store, "append": append, "overwrite": overwrite}
+        same = (append or update) and not (language or stop_words or identifiers)
+        how = {"analyzer": None if same else analyzer, "store": store}
+        how |= {"append": append, "update": update, "overwrite": overwrite}
         documents = resolve_documents(collection, columns, passages=passages)
         made = _build(documents, out, weights, expansions, **how)
     if tokenise is not None:

@@ -71,7 +71,21 @@ class Verb(TyperCommand):
 
 # The order of the help; verbs that are not named here follow in alphabetical order.
 ORDER = [
-    *("demo", "index", "search", "rerank", "evaluate", "tune", "fit", "serve", "explain", "analyse", "check"),
+    *(
+        "demo",
+        "index",
+        "delete",
+        "merge",
+        "search",
+        "rerank",
+        "evaluate",
+        "tune",
+        "fit",
+        "serve",
+        "explain",
+        "analyse",
+        "check",
+    ),
     *("train", "experiment", "export"),
 ]
 

@@ -69,6 +69,14 @@ def search(
     threads: Threads = 0,
     json: AsJson = False,
     tsv: AsTsv = False,
+    filter: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            metavar="EXPR",
+            help="Only documents whose columns match, as in \"year >= 2015 and lang = 'de'\".",
+        ),
+    ] = None,
     hybrid: Hybrid = None,
     encoder: EncoderOption = None,
     device: Device = None,
@@ -99,6 +107,8 @@ def search(
         rankwell search my-index "how do bees keep warm in winter" -k 3 --json
 
         rankwell search my-system "how do bees keep warm in winter"
+
+        rankwell search my-index "how do bees keep warm" --filter "year >= 2015 and lang in ('de', 'en')"
 
         rankwell search my-index queries.tsv --out bm25.run
 
@@ -144,6 +154,7 @@ def search(
         vectors=vectors,
         columns=Columns(id_field, text_field),
         ignore_identical_ids=options.get("ignore_identical_ids", False),
+        filter=filter,
     )
     request.check()
     result = request.execute(_workers(cluster, hybrid, out), name=options.get("tag"))

@@ -7,7 +7,8 @@ It is trec_eval's, so its figures always agree with our lists, and it is total, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +25,18 @@ class Query:
     type: str | None = None
 
 
+Metadata = Mapping[str, Any]
+"""What a document has besides: texts, numbers, dates, booleans, and lists of these, by the names of fields."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A passage or document; ``title`` may be empty."""
+    """A passage or document; ``title`` may be empty. Searches can return and filter by its ``metadata``."""
 
     docid: str
     text: str
     title: str = ""
+    metadata: Metadata | None = field(default=None, hash=False)
 
     @property
     def contents(self) -> str:
@@ -38,9 +44,10 @@ class Document:
         return f"{self.title} {self.text}" if self.title else self.text
 
     @classmethod
-    def split(cls, docid: str, contents: str, title: int) -> Document:
+    def split(cls, docid: str, contents: str, title: int, metadata: Metadata | None = None) -> Document:
         """The document with these contents, of which the first ``title`` characters are the title."""
-        return cls(docid, contents[title + 1 :], contents[:title]) if title else cls(docid, contents)
+        text, heading = (contents[title + 1 :], contents[:title]) if title else (contents, "")
+        return cls(docid, text, heading, metadata)
 
 
 @dataclass(frozen=True, slots=True)

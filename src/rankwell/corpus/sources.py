@@ -24,7 +24,7 @@ from rankwell.corpus.formats.fields import DOCUMENTS, QUERIES, Columns, RecordKi
 from rankwell.corpus.formats.lines import check_id
 from rankwell.corpus.formats.tables import HF_PREFIX, Table
 from rankwell.corpus.formats.texts import DocumentFile
-from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
+from rankwell.corpus.records import Document, Metadata, Qrels, Query, Ranking, Run
 
 SUFFIXES = {
     **dict.fromkeys((".txt", ".text"), "text"),
@@ -172,7 +172,7 @@ _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+")
 
 
 def split_passages(documents: Iterable[Document], words: int) -> Iterator[Document]:
-    """The passages of each document, ``ID#1``, ``ID#2``, …, each with the document's title.
+    """The passages of each document, ``ID#1``, ``ID#2``, …, each with the document's title and metadata.
 
     A passage is as many whole paragraphs as fit into ``words`` words. A longer paragraph is split between sentences,
     and a longer sentence between words. Documents that fit are also called ``ID#1``.
@@ -181,7 +181,7 @@ def split_passages(documents: Iterable[Document], words: int) -> Iterator[Docume
         raise RankwellError(f"passages must have at least 1 word, not {words}")
     for document in documents:
         for number, text in enumerate(_passages(document.text, words) or [""], 1):
-            yield Document(f"{document.docid}#{number}", text, document.title)
+            yield Document(f"{document.docid}#{number}", text, document.title, document.metadata)
 
 
 def _passages(text: str, words: int) -> list[str]:
@@ -333,7 +333,7 @@ def _documents_of(source: Source, columns: Columns | None) -> Iterable[Document]
 
 
 def _objects(source: Source, kind: RecordKind, columns: Columns | None) -> Iterator[Any]:
-    """Records as they are, and the id, text and title of everything else."""
+    """Records as they are, and the id, text, title and other fields of everything else."""
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # a pandas frame, without importing pandas
         yield from _rows(source.to_dict("records"), kind, columns)
         return
@@ -357,7 +357,9 @@ def _objects(source: Source, kind: RecordKind, columns: Columns | None) -> Itera
             raise _wrong(kind, item)
 
 
-def _rows(rows: Iterable[Any], kind: RecordKind, columns: Columns | None) -> Iterator[tuple[str, str, str]]:
+def _rows(
+    rows: Iterable[Any], kind: RecordKind, columns: Columns | None
+) -> Iterator[tuple[str, str, str, Metadata | None]]:
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
@@ -367,7 +369,7 @@ def _rows(rows: Iterable[Any], kind: RecordKind, columns: Columns | None) -> Ite
     numbered = enumerate(chain([first], rows))
     table = Table(_plural(kind), tuple(map(str, first)), lambda _: numbered, first=0, lines=False)
     fields = choose_fields(table, kind, columns)
-    yield from ((identifier, text, title) for _, identifier, text, title in fields.records(table))
+    yield from (record[1:] for record in fields.records(table))
 
 
 def _as_fields(value: Any, kind: RecordKind) -> Mapping[str, Any]:

@@ -8,51 +8,60 @@ copy in the page cache. A store is written once and never changed: token ids com
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rankwell.core.arrays import Array, ArrayWriter, RaggedWriter, Rows, pack_strings
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.core.files import atomic_folder
 from rankwell.core.locks import lock
 from rankwell.core.mapped import ArrayFolder, MappedArray, Ragged
+from rankwell.corpus.filters import Filter, FilterSource, parse_filter
 from rankwell.corpus.formats.texts import blame_line
 from rankwell.corpus.lexicon import Lexicon
-from rankwell.corpus.records import Document
+from rankwell.corpus.metadata import Column, MetadataWriter, open_columns, read_metadata
+from rankwell.corpus.records import Document, Metadata
 
 STORE_VERSION = 1
 BATCH_CHARACTERS = 2**20
 MAX_DOCUMENTS = 2**31 - 1
+MASKS = 16
+"""Filters whose results are remembered, a byte per document each."""
 _TOKENS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
 
 
-def document_batches(documents: Iterable[Document]) -> Iterator[tuple[list[str], list[str], list[int]]]:
-    """Some documents at a time: their ids, their contents, and how many characters of each are its title.
+def document_batches(
+    documents: Iterable[Document],
+) -> Iterator[tuple[list[str], list[str], list[int], list[Metadata | None]]]:
+    """Some documents at a time: their ids, contents, how many characters of each are its title, and metadata.
 
     A batch has about a million characters, so that memory does not depend on the collection.
     """
     docids: list[str] = []
     texts: list[str] = []
     titles: list[int] = []
+    metadata: list[Metadata | None] = []
     size = 0
     for document in documents:
         docids.append(document.docid)
         texts.append(text := document.contents)
         titles.append(len(document.title))
+        metadata.append(document.metadata)
         size += len(text)
         if size >= BATCH_CHARACTERS:
-            yield docids, texts, titles
-            docids, texts, titles, size = [], [], [], 0
+            yield docids, texts, titles, metadata
+            docids, texts, titles, metadata, size = [], [], [], [], 0
     if docids:
-        yield docids, texts, titles
+        yield docids, texts, titles, metadata
 
 
 class RepeatedIdError(RankwellError):
@@ -77,11 +86,17 @@ class StoreWriter:
         self._texts = RaggedWriter(folder, "texts", np.uint8) if texts else None
         self._titles = ArrayWriter(folder / "titles.npy", np.uint32) if texts else None
         self._has_titles = False
+        self._metadata = MetadataWriter()
 
     def append(
-        self, docids: list[str], text: NDArray[np.uint8], ends: NDArray[np.int64], titles: Sequence[int] = ()
+        self,
+        docids: list[str],
+        text: NDArray[np.uint8],
+        ends: NDArray[np.int64],
+        titles: Sequence[int] = (),
+        metadata: Iterable[Metadata | None] = (),
     ) -> None:
-        """Add documents, whose texts :func:`pack_strings` packed; ``titles`` are as in :func:`document_batches`."""
+        """Add documents, whose texts :func:`pack_strings` packed; the rest is as in :func:`document_batches`."""
         expected = len(self.docids)
         numbers = self.docids.add(docids)
         if len(self.docids) != expected + len(docids):
@@ -89,6 +104,7 @@ class StoreWriter:
             raise RepeatedIdError(docids[int((numbers != fresh).argmax())])
         if len(self.docids) > MAX_DOCUMENTS:
             raise RankwellError(f"a segment holds at most {MAX_DOCUMENTS:,} documents; index the rest with --append")
+        self._metadata.append(expected, metadata)
         if self._texts is not None and self._titles is not None:
             self._texts.append(text, ends)
             self._titles.append(np.asarray(titles or [0] * len(docids)))
@@ -104,18 +120,56 @@ class StoreWriter:
                 (self.folder / "titles.npy").unlink()
         info: dict[str, object] = {"version": STORE_VERSION, "documents": len(self.docids)}
         info |= {"texts": self._texts is not None, "titles": self._has_titles}
+        if self._metadata.close(self.folder, len(self.docids)):
+            info["fields"] = True
         (self.folder / "store.json").write_text(json.dumps(info) + "\n", encoding="utf-8")
 
 
 class DocumentStore:
     """Documents by id, in memory or read from disk when they are needed."""
 
-    def __init__(self, folder: Path | None, docids: Lexicon, texts: Ragged | None, titles: MappedArray | None = None):
+    deleted: NDArray[np.bool_] | None = None
+    """Which documents were deleted. They keep their places, but are not found by their ids."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        docids: Lexicon,
+        texts: Ragged | None,
+        titles: MappedArray | None = None,
+        columns: Mapping[str, Column] | None = None,
+    ):
         self._folder, self.in_memory = folder, folder is None
         self.docids = docids
         self._texts = texts
         self._titles = titles
+        self.columns = columns or {}
         self._tokens: dict[str, Ragged] = {}
+        self._masks: dict[Filter | None, NDArray[np.bool_] | None] = {}
+
+    def without(self, deleted: NDArray[np.bool_] | None) -> Self:
+        """The same store, sharing its files, with these documents marked as deleted."""
+        other = copy.copy(self)
+        other.deleted, other._masks = deleted, {}
+        return other
+
+    @property
+    def live(self) -> int:
+        """The number of documents that are not deleted."""
+        return len(self) - (0 if self.deleted is None else int(np.count_nonzero(self.deleted)))
+
+    def allowed(self, filter: Filter | None) -> NDArray[np.bool_] | None:
+        """The documents that are not deleted and that a filter, if any, selects; None if these are all."""
+        if filter not in self._masks:
+            mask = None if self.deleted is None else ~self.deleted
+            if filter is not None:
+                selected = filter.select(self.columns, len(self))
+                mask = selected if mask is None else selected & mask
+            if len(self._masks) == MASKS:
+                self._masks.clear()
+            self._masks[filter] = mask
+            return mask
+        return self._masks[filter]
 
     @classmethod
     def of_texts(cls, texts: Mapping[str, str], titles: Sequence[int] = ()) -> DocumentStore:
@@ -156,8 +210,8 @@ class DocumentStore:
         with atomic_folder(folder) as temporary:
             writer = StoreWriter(temporary)
             try:
-                for docids, texts, titles in document_batches(documents):
-                    writer.append(docids, *pack_strings(texts), titles)
+                for docids, texts, titles, metadata in document_batches(documents):
+                    writer.append(docids, *pack_strings(texts), titles, metadata)
             except RepeatedIdError as error:
                 raise error.within(documents) from None
             writer.close()
@@ -191,7 +245,7 @@ class DocumentStore:
         for name, stored in (("texts", texts), ("titles", None if titles is None else titles.values)):
             if stored is not None and len(stored) != len(docids):
                 raise InputError(folder, None, f"{len(stored)} {name} for {len(docids)} documents")
-        return cls(folder, docids, texts, titles)
+        return cls(folder, docids, texts, titles, open_columns(folder, len(docids)) if info.get("fields") else None)
 
     def check(self) -> None:
         """Read all ids and texts. Raises if a file is damaged."""
@@ -200,6 +254,15 @@ class DocumentStore:
             self._texts.check()
         if self._titles is not None:
             self._titles.whole()
+        for column in self.columns.values():
+            column.check()
+
+    def find(self, docids: Sequence[str]) -> Rows:
+        """The position of each document, -1 if it is not here or was deleted."""
+        numbers = self.docids.find(list(docids)).astype(np.int64)
+        if self.deleted is not None and len(numbers):
+            numbers[self.deleted[numbers] & (numbers >= 0)] = -1
+        return numbers
 
     def text(self, docid: str) -> str:
         """The text of one document."""
@@ -225,10 +288,17 @@ class DocumentStore:
         """The documents at these positions."""
         rows = np.asarray(numbers, np.int64)
         docids, texts = self.docids.strings(rows), self.texts_at(rows)
-        if self._titles is None:
-            return list(map(Document, docids, texts))
-        self._titles.check(rows, rows + 1)
-        return list(map(Document.split, docids, texts, self._titles.values[rows].tolist()))
+        titles = [0] * len(rows)
+        if self._titles is not None:
+            self._titles.check(rows, rows + 1)
+            titles = self._titles.values[rows].tolist()
+        if not self.columns:
+            return list(map(Document.split, docids, texts, titles))
+        return list(map(Document.split, docids, texts, titles, self.metadata_at(rows)))
+
+    def metadata_at(self, numbers: NDArray[np.integer]) -> list[Metadata]:
+        """The metadata of the documents at these positions."""
+        return read_metadata(self.columns, np.asarray(numbers, np.int64))
 
     def _readable_texts(self) -> Ragged:
         if self._texts is None:
@@ -270,7 +340,8 @@ class DocumentStore:
         return tokens
 
     def __contains__(self, docid: object) -> bool:
-        return docid in self.docids
+        number = self.docids.number(docid) if isinstance(docid, str) else -1
+        return number >= 0 and (self.deleted is None or not self.deleted[number])
 
     def __len__(self) -> int:
         return len(self.docids)
@@ -287,7 +358,10 @@ def _tokens_folder(name: str) -> str:
 
 
 class NumberedDocuments:
-    """The documents of several stores, numbered one store after the other; ``place`` is what errors say of them."""
+    """The documents of several stores, numbered one store after the other; ``place`` is what errors say of them.
+
+    Deleted documents have numbers, too, but are not found by their ids.
+    """
 
     def __init__(self, stores: Sequence[DocumentStore], place: str):
         self.stores = tuple(stores)
@@ -302,7 +376,7 @@ class NumberedDocuments:
         numbers = np.full(len(docids), -1, np.int64)
         missing = np.arange(len(docids))
         for store, base in zip(self.stores, self.bases.tolist(), strict=False):
-            local = store.docids.find([docids[i] for i in missing.tolist()])
+            local = store.find([docids[i] for i in missing.tolist()])
             known = local >= 0
             numbers[missing[known]] = local[known] + base
             missing = missing[~known]
@@ -329,6 +403,27 @@ class NumberedDocuments:
             rows = np.flatnonzero(owners == s)
             if len(rows):
                 yield store, rows, wide[rows] - self.bases[s]
+
+    def live_numbers(self) -> Rows:
+        """The numbers of all documents that are not deleted."""
+        if all(store.deleted is None for store in self.stores):
+            return np.arange(len(self))
+        gone = [np.zeros(len(store), bool) if store.deleted is None else store.deleted for store in self.stores]
+        return np.flatnonzero(~np.concatenate(gone))
+
+    def resolve_filter(self, source: FilterSource | None) -> Filter | None:
+        """A filter from its text or a dict. Raises if it names a field that no document has."""
+        filter = parse_filter(source)
+        known = sorted({name for store in self.stores for name in store.columns})
+        unknown = None if filter is None else next((name for name in filter.fields() if name not in known), None)
+        if unknown is not None:
+            fields = f"fields: {', '.join(known)}" if known else "its documents have no fields"
+            raise RankwellError(f"filter: no document {self._place} has a field {excerpt(unknown)} ({fields})")
+        return filter
+
+    def metadata(self, numbers: NDArray[np.integer]) -> list[Metadata]:
+        """The metadata of documents given by number."""
+        return self._collect(numbers, lambda store, local: store.metadata_at(local))
 
     def docids(self, numbers: NDArray[np.integer]) -> list[str]:
         """The ids of documents given by number."""

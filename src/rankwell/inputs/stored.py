@@ -102,6 +102,6 @@ def _open(store: DocumentStore, tokenizer: Tokenizer, stems: bool) -> Ragged:
 def _tokenise(store: DocumentStore, tokenizer: Tokenizer, stems: bool) -> Iterator[tuple[Array, Rows]]:
     """Packed pieces and ends of all documents, in batches of bounded size."""
     documents = track(store, "tokenising", total=len(store), unit="documents")
-    for _, texts, _ in document_batches(documents):
+    for _, texts, *_ in document_batches(documents):
         pieces = tokenizer.encode(texts, stems=stems)
         yield pack_pieces(pieces, len(tokenizer), stems=stems), pieces.ends

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rankwell.corpus.analyser import Analyzer, Word
-from rankwell.corpus.records import Document, Ranking
+from rankwell.corpus.records import Document, Metadata, Ranking
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.index import Index
 
@@ -60,6 +60,7 @@ class Answer:
     score: float
     text: str = ""
     title: str = ""
+    metadata: Metadata = field(default_factory=dict, hash=False)
 
     @property
     def contents(self) -> str:
@@ -77,10 +78,13 @@ class AnswerMatches(NamedTuple):
 def read_answers(ranking: Ranking, texts: Texts) -> list[Answer]:
     """The documents of a ranking with their titles and texts."""
     if isinstance(texts, Index) and not texts.has_texts:
-        return [Answer(docid, score) for docid, score in ranking]
+        metadata = texts.documents.metadata(texts.documents.numbers(ranking.docids))
+        return [Answer(docid, score, metadata=m) for (docid, score), m in zip(ranking, metadata, strict=True)]
     documents = texts.read(ranking.docids)
     scores = ranking.scores.tolist()
-    return [Answer(d.docid, score, d.text, d.title) for d, score in zip(documents, scores, strict=True)]
+    return [
+        Answer(d.docid, score, d.text, d.title, d.metadata or {}) for d, score in zip(documents, scores, strict=True)
+    ]
 
 
 def match_answers(query: str, answers: Sequence[Answer], texts: Texts) -> list[AnswerMatches]:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any, get_args
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.filters import Filter, FilterSource
+from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.evaluation.tuning import Tuned
@@ -53,8 +55,9 @@ class DenseRanker:
         if vectors not in (known := get_args(VectorSearch)):
             raise RankwellError(f"vectors can be searched {', '.join(known)}, not {vectors!r}")
         self.vector_search = vectors
-        self._opened: dict[Path, PassageVectors] = {}
-        self._codes: dict[Path, VectorCodes] = {}
+        # By the ids of a store, which all views of it share: what no view uses any more is closed.
+        self._opened: WeakKeyDictionary[Lexicon, PassageVectors] = WeakKeyDictionary()
+        self._codes: WeakKeyDictionary[Lexicon, VectorCodes] = WeakKeyDictionary()
 
     def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, by similarity."""
@@ -72,12 +75,15 @@ class DenseRanker:
             rankings[qid] = Ranking.of(ranking.docids, candidates.astype(np.float32) @ query)
         return Run(rankings, name="dense")
 
-    def search(self, queries: Sequence[Query], texts: Texts, k: int = 1000) -> Run:
+    def search(
+        self, queries: Sequence[Query], texts: Texts, k: int = 1000, *, filter: FilterSource | None = None
+    ) -> Run:
         """The ``k`` nearest documents of each query; vectors that are not stored yet are computed first."""
         if k < 1:
             raise RankwellError(f"k must be at least 1, not {k}")
         documents = texts.documents
-        nearest = self._nearest([query.text for query in queries], documents.stores, max(k, DEEP) + TIES)
+        selected, depth = documents.resolve_filter(filter), max(k, DEEP) + TIES
+        nearest = self._nearest([query.text for query in queries], documents.stores, depth, selected)
         parts = []
         for store, (numbers, scores) in zip(documents.stores, nearest, strict=True):
             if (wrong := np.isnan(scores)).any():
@@ -88,19 +94,23 @@ class DenseRanker:
         return NumberedRun([(queries, hits)], documents, name="dense")
 
     def _nearest(
-        self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int
+        self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int, filter: Filter | None
     ) -> Iterable[tuple[Rows, Vectors]]:
         """The ``k`` nearest documents of each store: their numbers within it, and their similarities."""
         vectors = self.encoder.encode_queries(queries)
         compressed = self.compresses(sum(map(len, stores)))
         for store in stores:
-            yield self.nearest(vectors, store, k, compressed=compressed)
+            yield self.nearest(vectors, store, k, compressed=compressed, filter=filter)
 
-    def nearest(self, queries: Vectors, store: DocumentStore, k: int, *, compressed: bool) -> tuple[Rows, Vectors]:
+    def nearest(
+        self, queries: Vectors, store: DocumentStore, k: int, *, compressed: bool, filter: Filter | None = None
+    ) -> tuple[Rows, Vectors]:
         """The ``k`` documents of a store nearest to each query: their numbers and similarities, both (Q, k)."""
+        allowed = store.allowed(filter)
         if compressed and not compares_all(len(store), k) and (codes := self.codes(store)) is not None:
-            return codes.search(queries, k)
-        return search_vectors(queries, self.vectors(store).blocks(), k, device=self.encoder.device)
+            return codes.search(queries, k, allowed=allowed)
+        blocks = self.vectors(store).blocks()
+        return search_vectors(queries, blocks, k, device=self.encoder.device, allowed=allowed)
 
     def compresses(self, documents: int) -> bool:
         """Whether a search among so many documents compares codes."""
@@ -121,21 +131,21 @@ class DenseRanker:
 
     def codes(self, store: DocumentStore) -> VectorCodes | None:
         """The codes of a store's vectors; ``None`` if there are none and the folder is read-only."""
-        if store.folder not in self._codes:
+        if store.docids not in self._codes:
             vectors = self.vectors(store)
             if not VectorCodes.is_complete(vectors) and not store.writable:
                 return None
-            self._codes[store.folder] = VectorCodes.open(vectors)
-        return self._codes[store.folder]
+            self._codes[store.docids] = VectorCodes.open(vectors)
+        return self._codes[store.docids]
 
     def vectors(self, store: DocumentStore) -> PassageVectors:
         """The vectors of a store's documents."""
-        if store.folder not in self._opened:
-            self._opened[store.folder] = PassageVectors.open(store, self.encoder)
-        return self._opened[store.folder]
+        if store.docids not in self._opened:
+            self._opened[store.docids] = PassageVectors.open(store, self.encoder)
+        return self._opened[store.docids]
 
     def _has_vectors(self, store: DocumentStore) -> bool:
-        return store.folder in self._opened or PassageVectors.is_complete(store, self.encoder)
+        return store.docids in self._opened or PassageVectors.is_complete(store, self.encoder)
 
     def _documents(self, docids: list[str], texts: Texts) -> NDArray[np.floating]:
         """The vectors of documents: stored ones, or computed for these alone if storing all does not pay."""
@@ -162,6 +172,7 @@ def search_hybrid(
     *,
     k: int = 1000,
     threads: int = 1,
+    filter: FilterSource | None = None,
 ) -> Run:
     """The best ``k`` documents of each query by (1 − share) · BM25 + share · similarity, each standardised.
 
@@ -172,8 +183,9 @@ def search_hybrid(
     if k < 1:
         raise RankwellError(f"k must be at least 1, not {k}")
     if share == 1:
-        return dense.search(queries, index, k)
-    return fuse(search_both(index, dense, queries, bm25, k=k, threads=threads), shares, depth=k, name="hybrid")
+        return dense.search(queries, index, k, filter=filter)
+    runs = search_both(index, dense, queries, bm25, k=k, threads=threads, filter=filter)
+    return fuse(runs, shares, depth=k, name="hybrid")
 
 
 def search_both(
@@ -184,6 +196,7 @@ def search_both(
     *,
     k: int = DEEP,
     threads: int = 1,
+    filter: FilterSource | None = None,
 ) -> dict[str, Run]:
     """BM25's run and the bi-encoder's, as :func:`~rankwell.rank.fusion.fuse` takes them.
 
@@ -191,8 +204,8 @@ def search_both(
     """
     deep = max(k, DEEP)
     return {
-        "first": index.search(queries, bm25, k=deep, threads=threads),
-        "similarity": dense.search(queries, index, deep),
+        "first": index.search(queries, bm25, k=deep, threads=threads, filter=filter),
+        "similarity": dense.search(queries, index, deep, filter=filter),
     }
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import read_object, write_json
+from rankwell.corpus.filters import FilterSource
 from rankwell.corpus.records import Query, Run
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.fusion import Shares
@@ -56,13 +57,23 @@ class FirstStage:
             if self.encoder is None:
                 raise RankwellError(f"a share of {self.share:g} for a bi-encoder, but no bi-encoder is given")
 
-    def search(self, queries: Sequence[Query], k: int = 1000, *, threads: int = 1) -> Run:
-        """The best ``k`` documents of each query."""
+    def search(
+        self, queries: Sequence[Query], k: int = 1000, *, threads: int = 1, filter: FilterSource | None = None
+    ) -> Run:
+        """The best ``k`` documents of each query, of those that the ``filter``, if any, selects."""
+        how: dict[str, Any] = {"k": k, "threads": threads, "filter": filter}
         if not self.share:
-            return self.index.search(queries, self.bm25, k=k, threads=threads)
+            return self.index.search(queries, self.bm25, **how)
         from rankwell.rank.dense import search_hybrid
 
-        return search_hybrid(self.index, self.dense, queries, self.share, self.bm25, k=k, threads=threads)
+        return search_hybrid(self.index, self.dense, queries, self.share, self.bm25, **how)
+
+    def with_index(self, index: Index) -> FirstStage:
+        """The same first stage, with the bi-encoder that is open, over another version of the index."""
+        other = replace(self, index=index)
+        if "dense" in vars(self):
+            vars(other)["dense"] = self.dense
+        return other
 
     @cached_property
     def dense(self) -> DenseRanker:

@@ -22,6 +22,7 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.mapped import MappedArray
 from rankwell.core.shards import Shards, map_shards, recorded_size
 from rankwell.corpus.store import DocumentStore
+from rankwell.corpus.stored_vectors import MERGED, VECTORS, Half, known_folder, known_vectors
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing
@@ -33,8 +34,6 @@ SHARD_OPERATIONS = 1.4e12
 """Arithmetic operations of a shard on a CPU. If interrupted, at most a shard's work is lost."""
 MERGED_SHARD, MANY_SHARDS = 1 << 20, 64
 """More shards than this are merged; processes may often open no more than 256 or 1,024 files."""
-_MERGED = "-merged"
-Half = NDArray[np.float16]
 
 
 class PassageVectors:
@@ -57,6 +56,8 @@ class PassageVectors:
         shards = _shards(store, encoder, shard_size)
         if shards.pending():
             _compute(store, encoder, shards)
+            if store.writable:
+                shutil.rmtree(known_folder(store, encoder.name), ignore_errors=True)
         return cls(merge_shards(shards, encoder.width) if store.writable else shards, encoder.width)
 
     @staticmethod
@@ -152,20 +153,29 @@ class VectorsJob:
 
 
 def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards) -> None:
-    """Compute the shards that are not done."""
+    """Compute the shards that are not done. Vectors that were kept are copied."""
+    known, kept = known_vectors(store, encoder.name, encoder.width)
+    skipped = np.zeros(len(store), bool)
+    skipped[known] = True
     # Dense layers are applied to stored vectors, which are much more expensive to compute.
-    base = None if encoder.base is None else PassageVectors.open(store, encoder.base)
-    tokens = StoredTokens.open(store.documents, encoder.tokenizer) if base is None and encoder.takes_tokens else None
+    base = None if encoder.base is None or skipped.all() else PassageVectors.open(store, encoder.base)
+    reads = base is None and encoder.takes_tokens and not skipped.all()
+    tokens = StoredTokens.open(store.documents, encoder.tokenizer) if reads else None
 
     def work(items: range, file: IO[bytes]) -> None:
-        numbers = np.arange(items.start, items.stop)
-        if base is not None:
+        half = np.zeros((len(items), encoder.width), np.float16)
+        numbers = items.start + np.flatnonzero(~skipped[items.start : items.stop])
+        here = slice(*np.searchsorted(known, [items.start, items.stop]))
+        half[known[here] - items.start] = kept[here]
+        if not len(numbers):
+            vectors = np.empty((0, encoder.width), np.float32)
+        elif base is not None:
             vectors = encoder.map_documents(base.at(numbers))
         elif tokens is not None:
             vectors = encoder.encode_tokens(tokens, numbers)
         else:
             vectors = encoder.encode_documents(store.texts_at(numbers))
-        half = vectors.astype(np.float16)
+        half[numbers - items.start] = vectors.astype(np.float16)
         if (wrong := ~np.isfinite(half).all(axis=1)).any():
             docid = store.docids[items.start + int(wrong.argmax())]
             raise RankwellError(f"the vector of document {docid!r} has numbers that are not finite in 16 bits")
@@ -184,7 +194,7 @@ def _shards(store: DocumentStore, encoder: BiEncoder, size: int | None = None) -
 
 
 def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int | None) -> Shards:
-    folder = store.folder / f"vectors-{name}"
+    folder = store.folder / f"{VECTORS}{name}"
     config = {"model": name, "tokens": encoder.tokenizer.digest, "width": encoder.width}
     size = size or recorded_size(folder) or shard_size(encoder)
     return stored_shards(Shards(folder, len(store), size, config, suffix=".f16"))
@@ -197,14 +207,14 @@ def stored_shards(shards: Shards) -> Shards:
 
 
 def _merged(shards: Shards) -> Shards:
-    return replace(shards, folder=shards.folder.with_name(shards.folder.name + _MERGED), size=MERGED_SHARD)
+    return replace(shards, folder=shards.folder.with_name(shards.folder.name + MERGED), size=MERGED_SHARD)
 
 
 def merge_shards(shards: Shards, width: int) -> Shards:
     """Write many small shards again as few large ones, and remove the small ones."""
     folder = shards.folder
-    if folder.name.endswith(_MERGED):
-        shutil.rmtree(folder.with_name(folder.name.removesuffix(_MERGED)), ignore_errors=True)  # left by a kill
+    if folder.name.endswith(MERGED):
+        shutil.rmtree(folder.with_name(folder.name.removesuffix(MERGED)), ignore_errors=True)  # left by a kill
         return shards
     if len(shards) <= MANY_SHARDS or MERGED_SHARD % shards.size:
         return shards

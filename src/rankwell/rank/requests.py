@@ -19,6 +19,7 @@ from rankwell.core.locks import SharedFolder
 from rankwell.core.manifest import Manifest, digest, file_digest
 from rankwell.core.progress import duration
 from rankwell.core.shards import Job, Workers, do, shards_folder
+from rankwell.corpus.filters import parse_filter
 from rankwell.corpus.formats import read_run, read_types
 from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.records import Query, Ranking, Run
@@ -73,7 +74,8 @@ class SearchRequest:
 
     ``hybrid`` is the share of the bi-encoder ``encoder``; without it BM25 searches alone. ``computing`` and ``vectors``
     are the bi-encoder's. With 0 ``threads`` a search uses all cores of this machine, or one of each worker. ``columns``
-    names the fields of the queries. ``ignore_identical_ids`` leaves out documents with a query's own id.
+    names the fields of the queries. ``ignore_identical_ids`` leaves out documents with a query's own id, and ``filter``
+    those whose metadata it does not select.
     """
 
     index: Path
@@ -88,9 +90,11 @@ class SearchRequest:
     vectors: VectorSearch = "auto"
     columns: Columns | None = None
     ignore_identical_ids: bool = False
+    filter: str | None = None
 
     def check(self) -> None:
-        """Raise for a wrong share before anything is read."""
+        """Raise for a wrong share or filter before anything is read."""
+        parse_filter(self.filter)
         if self.hybrid is not None:
             Shares.hybrid(self.hybrid)
 
@@ -104,7 +108,7 @@ class SearchRequest:
         system, queries = self.open(workers is not None), read_questions(self.queries, self.columns)
         k = self.k + self.ignore_identical_ids
         if workers is None:
-            run = system.search(queries, k, threads=self.threads)
+            run = system.search(queries, k, threads=self.threads, filter=self.filter)
         else:
             encoder = None if self.hybrid is None else system.first_stage.dense.encoder
             run = workers(replace(self, k=k), system.index, queries, encoder)
@@ -137,6 +141,8 @@ class SearchRequest:
             data |= system.first_stage.dense.encoder.identity
         if self.ignore_identical_ids:
             config |= {"ignore_identical_ids": True}
+        if self.filter is not None:
+            config |= {"filter": self.filter}
         return Manifest("run", config, {**data, "queries": questions_digest(self.queries)})
 
 

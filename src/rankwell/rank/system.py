@@ -14,7 +14,7 @@ All paths are relative. The folder is filled under a temporary name and then ren
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -35,8 +35,10 @@ from rankwell.core.errors import InputError, RankwellError, folder_error
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.manifest import Manifest, check_seal, file_digest, read_object, write_sealed
 from rankwell.core.shards import MANIFEST, read_plan
+from rankwell.corpus.filters import FilterSource
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Document, Query, Ranking, Run
+from rankwell.corpus.store import DocumentStore
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing, ComputingOptions
 from rankwell.rank.answers import Answer, read_answers
@@ -195,26 +197,38 @@ class System:
         return open_ranker(self.ranker, **vars(self.computing))
 
     @overload
-    def search(self, queries: str, k: int | None = None, *, threads: int = 0) -> list[Answer]: ...
+    def search(
+        self, queries: str, k: int | None = None, *, threads: int = 0, filter: FilterSource | None = None
+    ) -> list[Answer]: ...
     @overload
-    def search(self, queries: Sequence[Query], k: int | None = None, *, threads: int = 0) -> Run: ...
-    def search(self, queries: str | Sequence[Query], k: int | None = None, *, threads: int = 0) -> list[Answer] | Run:
+    def search(
+        self, queries: Sequence[Query], k: int | None = None, *, threads: int = 0, filter: FilterSource | None = None
+    ) -> Run: ...
+    def search(
+        self,
+        queries: str | Sequence[Query],
+        k: int | None = None,
+        *,
+        threads: int = 0,
+        filter: FilterSource | None = None,
+    ) -> list[Answer] | Run:
         """The best ``k`` documents: answers to one question (by default 10), or a run of many (100 each).
 
-        The first ``depth`` candidates are re-ranked, the others follow in the order of the first stage.
+        The first ``depth`` candidates are re-ranked, the others follow in the order of the first stage. ``filter``
+        restricts them by metadata, as in :meth:`Index.search`.
         """
         if isinstance(queries, str):
-            run = self._run([Query("q", queries)], 10 if k is None else k, threads)
+            run = self._run([Query("q", queries)], 10 if k is None else k, threads, filter)
             return self.answers(run.get("q", Ranking.of([], [])))
-        return self._run(queries, 100 if k is None else k, threads)
+        return self._run(queries, 100 if k is None else k, threads, filter)
 
     def answers(self, ranking: Ranking) -> list[Answer]:
         """The documents of a ranking with their texts."""
         return read_answers(ranking, self.index)
 
-    def _run(self, queries: Sequence[Query], k: int, threads: int) -> Run:
+    def _run(self, queries: Sequence[Query], k: int, threads: int, filter: FilterSource | None) -> Run:
         deep = max(k, self.depth) if self.ranker is not None and k >= 1 else k  # the first stage refuses a wrong k
-        run = self.first_stage.search(queries, deep, threads=threads or os.cpu_count() or 1)
+        run = self.first_stage.search(queries, deep, threads=threads or os.cpu_count() or 1, filter=filter)
         if self.ranker is not None:
             run = before_rest(self.rerank(run, queries), run).head(k)
         return run if self.folder is None else Run(run, name="system")
@@ -232,10 +246,27 @@ class System:
 
     def add(self, documents: Iterable[Document]) -> None:
         """Add documents without refitting: they are appended to the index, and their vectors are computed."""
+        self.index.add(documents, prepare=self._preparation())
+
+    def update(self, documents: Iterable[Document]) -> None:
+        """Add documents, replacing those with the same ids. Only texts that are new are encoded."""
+        self.index.update(documents, prepare=self._preparation())
+
+    def delete(self, docids: Iterable[str]) -> int:
+        """Delete documents; ids that are not in the index are ignored. Returns how many were deleted."""
+        self._saved()
+        return self.index.delete(docids)
+
+    def merge(self) -> None:
+        """Rewrite the index without deleted documents, as one segment."""
+        self._saved()
+        self.index.merge()
+
+    def _preparation(self) -> Callable[[DocumentStore], object] | None:
+        """What computes the vectors of new documents before they become part of the index."""
         self._saved()
         first = self.first_stage
-        prepare = None if first.encoder is None else lambda store: first.dense.prepare([store])
-        self.first_stage = replace(first, index=Index.build(documents, self.index.folder, append=True, prepare=prepare))
+        return None if first.encoder is None else lambda store: first.dense.prepare([store])
 
     def check(self) -> Verified:
         """Read every file and compare it with its checksums. Raises if one is damaged or missing."""
@@ -304,6 +335,11 @@ def open_searchable(folder: str | os.PathLike[str], computing: Computing = DEFAU
     if is_system(folder):
         return System.open(folder, **vars(computing))
     return System.of_index(folder, **vars(computing), **options)
+
+
+def open_changeable(folder: str | os.PathLike[str]) -> System | Index:
+    """Open a system or an index, to add documents to or delete them from it."""
+    return System.open(folder) if is_system(folder) else Index.open(folder)
 
 
 def type_for(query: Query, ranker: AnyRanker) -> str | None:

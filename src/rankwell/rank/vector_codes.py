@@ -92,6 +92,8 @@ def spread(documents: int, count: int) -> Rows:
 
 
 CODES_PER_SHARD = 1 << 20
+FEW_ALLOWED = 16
+"""If a filter allows less than this part of the documents, or so many as are candidates anyway, all are compared."""
 CANDIDATES = 0.005
 """The share of the documents that the first step leaves; at least ``CANDIDATES_PER_HIT`` for each requested one."""
 CANDIDATES_PER_HIT, FEWEST_CANDIDATES = 16, 16_000
@@ -112,6 +114,8 @@ _RANGE, _RANGES = 1 << 16, 8
 _SUFFIX = ".codes"
 _TINY = np.float32(1e-30)
 _QUERIES_AT_A_TIME = 64
+Mask = NDArray[np.bool_]
+"""Which documents may be found."""
 
 
 class VectorCodes:
@@ -192,36 +196,49 @@ class VectorCodes:
         pairs = zip(nearest, found, strict=True)
         return float(np.mean([len(np.intersect1d(left, right)) / len(left) for left, right in pairs]))
 
-    def search(self, queries: Vectors, k: int) -> tuple[Rows, Vectors]:
+    def search(self, queries: Vectors, k: int, *, allowed: Mask | None = None) -> tuple[Rows, Vectors]:
         """Like :func:`~rankwell.rank.vector_search.search_vectors`, approximately."""
         k = min(k, len(self))
         if compares_all(len(self), k):
-            return search_vectors(queries, self.vectors.blocks(), k)
-        numbers, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
+            return search_vectors(queries, self.vectors.blocks(), k, allowed=allowed)
+        numbers, scores = np.full((len(queries), k), -1, np.int64), np.zeros((len(queries), k), np.float32)
         for begin in range(0, len(queries), _QUERIES_AT_A_TIME):
             some = slice(begin, begin + _QUERIES_AT_A_TIME)
-            self._search(np.ascontiguousarray(queries[some], np.float32), k, numbers[some], scores[some])
+            self._search(np.ascontiguousarray(queries[some], np.float32), k, numbers[some], scores[some], allowed)
         return numbers, scores
 
-    def _search(self, queries: Vectors, k: int, numbers: Rows, scores: Vectors) -> None:
+    def _search(self, queries: Vectors, k: int, numbers: Rows, scores: Vectors, allowed: Mask | None) -> None:
         candidates, rescored = _candidates(len(self), k), max(RESCORED_PER_HIT * k, FEWEST_RESCORED)
-        found = self._scan(queries, max(candidates, rescored))
+        few = None
+        if allowed is not None:
+            count = int(np.count_nonzero(allowed))
+            k = min(k, count)
+            # Of few documents all are compared; of many, so much more are looked at that enough of them are allowed.
+            few = np.flatnonzero(allowed) if count <= max(FEWEST_CANDIDATES, len(self) // FEW_ALLOWED) else None
+            candidates = min(len(self), candidates * len(self) // max(count, 1))
+        found = [] if few is not None else self._scan(queries, max(candidates, rescored))
         # The kernel's products do not depend on how the rows are divided.
         divides = len(queries) == 1 and has_kernel(self.vectors.width)
 
         def rescore(query: int) -> None:
-            rows, estimates = (np.concatenate([part[query][column] for part in found]) for column in range(2))
-            if rescored < len(rows):
-                rows = rows[np.argpartition(-estimates, rescored)[:rescored]]
+            rows = few
+            if rows is None:
+                rows, estimates = (np.concatenate([part[query][column] for part in found]) for column in range(2))
+                if allowed is not None:
+                    rows, estimates = rows[allowed[rows]], estimates[allowed[rows]]
+                if rescored < len(rows):
+                    rows = rows[np.argpartition(-estimates, rescored)[:rescored]]
             if len(rows) < k:  # the sample misled, or the cells within reach hold too few
-                (numbers[query],), (scores[query],) = search_vectors(queries[query][None], self.vectors.blocks(), k)
+                one = queries[query][None]
+                (nearest,), (values,) = search_vectors(one, self.vectors.blocks(), k, allowed=allowed)
+                numbers[query, :k], scores[query, :k] = nearest, values
                 return
             rows.sort()
             parts = np.array_split(rows, RESCORING_PARTS) if divides else [rows]
             exact = np.concatenate(map_lanes(lambda part: self.vectors.products(part, queries[query]), parts))
             # Ties in the order of the numbers, as in any other list.
             best = np.argsort(-exact, kind="stable")[:k]
-            numbers[query], scores[query] = rows[best], exact[best]
+            numbers[query, :k], scores[query, :k] = rows[best], exact[best]
 
         map_lanes(rescore, list(range(len(queries))))
 

@@ -27,30 +27,46 @@ Block = NDArray[np.floating]
 
 
 def search_vectors(
-    queries: Vectors, blocks: Iterator[Block], k: int, *, device: torch.device | str = "cpu"
+    queries: Vectors,
+    blocks: Iterator[Block],
+    k: int,
+    *,
+    device: torch.device | str = "cpu",
+    allowed: NDArray[np.bool_] | None = None,
 ) -> tuple[Rows, Vectors]:
     """The ``k`` documents nearest to each query, best first: their numbers and similarities, both (Q, k).
 
-    Exact: every document is compared, in fp32. ``blocks`` are the documents' vectors in order.
+    Exact: every document is compared, in fp32. ``blocks`` are the documents' vectors in order. If fewer than ``k``
+    documents are ``allowed``, the rest of a row is -1 and 0.
     """
     device = torch.device(device)
     vectors = torch.from_numpy(np.ascontiguousarray(queries, np.float32)).to(device)
     scores = torch.full((len(vectors), 0), 0.0, device=device)
     numbers = torch.zeros((len(vectors), 0), dtype=torch.int64, device=device)
     first = 0
+    excluded = None if allowed is None else torch.from_numpy(~allowed).to(device)
     scores_at_a_time, (fewest, most) = SCORES_AT_A_TIME.get(device.type, 1 << 24), DOCUMENTS_AT_A_TIME
     for group in _groups(blocks, min(max(scores_at_a_time // max(1, len(vectors)), fewest), most)):
         products = _on_cpu(group) if device.type == "cpu" else _on_device(group, device)
         count = sum(map(len, group))
         step = max(1, scores_at_a_time // max(1, count))
-        parts = [top_k(products(vectors[b : b + step]), k) for b in range(0, len(vectors), step)]
+        hidden = None if excluded is None else excluded[first : first + count]
+        parts = [top_k(_hide(products(vectors[b : b + step]), hidden), k) for b in range(0, len(vectors), step)]
         if parts:
             scores = torch.cat([scores, torch.cat([values for values, _ in parts])], dim=1)
             numbers = torch.cat([numbers, torch.cat([places for _, places in parts]) + first], dim=1)
             scores, order = top_k(scores, k)
             numbers = numbers.gather(1, order)
         first += count
+    if excluded is not None:
+        missing = scores == -torch.inf
+        numbers, scores = numbers.masked_fill(missing, -1), scores.masked_fill(missing, 0.0)
     return numbers.cpu().numpy(), scores.cpu().numpy()
+
+
+def _hide(scores: Tensor, excluded: Tensor | None) -> Tensor:
+    """Scores (Q, N) in which excluded documents (N,) come last."""
+    return scores if excluded is None else scores.masked_fill_(excluded, -torch.inf)
 
 
 def _on_device(group: Sequence[Block], device: torch.device) -> Callable[[Tensor], Tensor]:

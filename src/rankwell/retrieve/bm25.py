@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.filters import Filter
 from rankwell.retrieve.segment import Segment
 
 MAX_K = 1_000_000
@@ -85,20 +86,22 @@ def search_segments(
     k: int,
     threads: int = 1,
     statistics: Statistics | None = None,
+    filter: Filter | None = None,
     prune: bool = True,
 ) -> list[Hits]:
     """The best ``k`` documents of each segment for each query, given as its terms.
 
-    ``statistics`` are those of the collection that the segments are part of; without them, of the segments. ``prune``
-    skips documents that cannot reach the top k, which changes the time but not the result.
+    ``statistics`` are those of the collection that the segments are part of; without them, of the segments. They cover
+    documents that the ``filter`` excludes, but not deleted ones. ``prune`` skips documents that cannot reach the top k,
+    which changes the time but not the result.
     """
     if not 1 <= k <= MAX_K:
         raise RankwellError(f"k must lie between 1 and {MAX_K:,}, not {k}")
     if threads < 1:
         raise RankwellError(f"threads must be at least 1, not {threads}")
-    documents = statistics.documents if statistics else sum(map(len, segments))
+    documents = statistics.documents if statistics else sum(segment.live for segment in segments)
     total_length = statistics.total_length if statistics else sum(segment.total_length for segment in segments)
-    mean_length = total_length / documents
+    mean_length = total_length / max(documents, 1)
     query_ends, weights, term_numbers = _plan(segments, queries, bm25, documents, statistics)
 
     def score(segment: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -115,6 +118,7 @@ def search_segments(
             k1=bm25.k1,
             b=bm25.b,
             mean_length=mean_length,
+            filter=filter,
             prune=prune,
         )
 

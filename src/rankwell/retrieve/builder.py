@@ -25,7 +25,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats.texts import Expansion
 from rankwell.corpus.lexicon import Lexicon
-from rankwell.corpus.records import TermWeights
+from rankwell.corpus.records import Metadata, TermWeights
 from rankwell.corpus.store import StoreWriter
 from rankwell.retrieve.posting_kernels import collect_postings, cut_into_chunks, place_postings, sort_postings
 
@@ -98,14 +98,20 @@ class SegmentBuilder:
         return self._digest.hexdigest()
 
     def add_texts(
-        self, docids: list[str], texts: list[str], added: list[str] | None = None, *, titles: Sequence[int] = ()
+        self,
+        docids: list[str],
+        texts: list[str],
+        added: list[str] | None = None,
+        *,
+        titles: Sequence[int] = (),
+        metadata: Sequence[Metadata | None] = (),
     ) -> None:
         """Add documents, counting term frequencies. Text ``added`` to a document is counted but not stored.
 
         ``titles`` are the numbers of characters at the beginning of the texts that are titles.
         """
         first = self.documents
-        text, ends = self._add_documents(docids, texts, titles)
+        text, ends = self._add_documents(docids, texts, titles, metadata)
         if added is not None:
             text, ends = pack_strings([f"{text} {more}" for text, more in zip(texts, added, strict=True)])
             self._digest.update(text.data)
@@ -136,13 +142,14 @@ class SegmentBuilder:
         weights: Sequence[Mapping[str, float]],
         *,
         titles: Sequence[int] = (),
+        metadata: Sequence[Metadata | None] = (),
     ) -> None:
         """Add documents with given term frequencies, by word, which may be any positive numbers.
 
         Words with the same stem get the largest weight; weights of 0 or less are dropped.
         """
         first, known = self.documents, len(self._vocabulary.terms)
-        self._add_documents(docids, texts, titles)
+        self._add_documents(docids, texts, titles, metadata)
         rows = np.repeat(np.arange(len(docids)), [len(by_word) for by_word in weights])
         terms = self._vocabulary.terms_of([word for by_word in weights for word in by_word]).astype(np.int64)
         values = np.fromiter(chain.from_iterable(by_word.values() for by_word in weights), np.float64, len(rows))
@@ -168,6 +175,38 @@ class SegmentBuilder:
         # Postings are hashed with term numbers, and each term itself once, when it is new.
         new_terms, ends = pack_strings(self._vocabulary.terms.strings(range(known, len(self._vocabulary.terms))))
         for part in (self._documents[here], self._terms[here], self._frequencies[here], ends, new_terms):
+            self._digest.update(part.data)
+
+    def add_indexed(
+        self,
+        docids: list[str],
+        texts: list[str],
+        lengths: NDArray[np.float32],
+        *,
+        titles: Sequence[int] = (),
+        metadata: Sequence[Metadata | None] = (),
+    ) -> None:
+        """Add documents of another segment, whose postings follow with :meth:`add_postings`."""
+        self._add_documents(docids, texts, titles, metadata)
+        self._lengths.append(lengths)
+
+    def add_postings(
+        self, terms: list[str], counts: NDArray[np.int64], documents: NDArray[np.int64], frequencies: Array
+    ) -> None:
+        """Add postings of documents that were added before: ``counts[i]`` of term i, and so on.
+
+        A term's documents ascend from call to call.
+        """
+        numbers = self._vocabulary.terms.add(terms)
+        self._make_room(len(documents))
+        here = slice(self._count, self._count + len(documents))
+        self._terms[here] = np.repeat(numbers, counts)
+        self._documents[here] = documents
+        self._frequencies[here] = frequencies
+        self._integral = self._integral and bool((frequencies == np.rint(frequencies)).all())
+        self._largest = max(self._largest, float(frequencies.max(initial=0)))
+        self._count += len(documents)
+        for part in (self._terms[here], self._documents[here], self._frequencies[here]):
             self._digest.update(part.data)
 
     def finish(self) -> None:
@@ -196,10 +235,12 @@ class SegmentBuilder:
         (self.folder / "segment.json").write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
 
     def _add_documents(
-        self, docids: list[str], texts: list[str], titles: Sequence[int]
+        self, docids: list[str], texts: list[str], titles: Sequence[int], metadata: Sequence[Metadata | None]
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         text, ends = pack_strings(texts)
-        self._store.append(docids, text, ends, titles)
+        self._store.append(docids, text, ends, titles, metadata)
+        if any(metadata):
+            self._digest.update(repr(metadata).encode("utf-8", "surrogatepass"))
         self._digest.update("\n".join(docids).encode("utf-8", "surrogatepass"))
         self._digest.update(ends.data)
         self._digest.update(text.data)

@@ -2,16 +2,21 @@
 
 A build writes a new segment under a temporary name, renames it, then replaces ``index.json``. If it is killed at any
 point, ``index.json`` still names complete segments only, and the next build removes the leftovers.
+
+Deleting documents marks them in a new folder, ``deleted-NNNN``, with a bit for each document of a segment, which
+``index.json`` names too. An update is both in one step: the new versions are a segment, the old ones are marked. What
+was opened before a change stays as it was.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, overload
@@ -19,26 +24,33 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import Rows, save_array
 from rankwell.core.errors import InputError, RankwellError, excerpt, folder_error
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, check_seal, write_sealed
+from rankwell.core.mapped import ArrayFolder
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, read_analyzer
+from rankwell.corpus.filters import Filter, FilterSource
 from rankwell.corpus.formats.texts import Expansion, blame_line
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights
 from rankwell.corpus.sources import Source, resolve_documents, resolve_queries
 from rankwell.corpus.store import DocumentStore, NumberedDocuments, RepeatedIdError, document_batches
+from rankwell.corpus.stored_vectors import keep_vectors
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, search_segments
 from rankwell.retrieve.builder import SegmentBuilder, check_end, take_record
+from rankwell.retrieve.merging import merge_segments, worth_merging
 from rankwell.retrieve.numbering import NumberedRun, join_hits
 from rankwell.retrieve.segment import Segment
 
 INDEX_VERSION = 1
 QUERIES_AT_A_TIME = 256
 _FORMAT = "rankwell-index"
-_SEGMENT_NAME = re.compile(r"segment-\d{4,}")
+_SEGMENT_NAME, _DELETED_NAME = re.compile(r"segment-\d{4,}"), re.compile(r"deleted-\d{4,}")
+Stamp = tuple[int, int, int]
+"""What tells one version of ``index.json`` from another."""
 
 
 class Index:
@@ -52,6 +64,9 @@ class Index:
     _temporary: tempfile.TemporaryDirectory[str] | None = None
     """The folder of an index that was built without one; it is deleted with the index."""
 
+    _stamp: Stamp | None = None
+    """The version of ``index.json`` that was opened."""
+
     def __init__(self, folder: Path, analyzer: Analyzer, segments: Sequence[Segment], manifest: Mapping[str, Any]):
         self.folder = folder
         self.analyzer = analyzer
@@ -62,15 +77,50 @@ class Index:
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Index:
         """Open an index for searching. Only a few small files are read; the rest is memory-mapped."""
-        folder = Path(folder)
-        description = _read_description(folder)
-        segments = [Segment(folder / name) for name in description["segments"]]
-        hashes = description["manifest"].get("data")
+        return cls._open(Path(folder), ())
+
+    @classmethod
+    def _open(cls, folder: Path, known: Sequence[Segment]) -> Index:
+        """Open an index, with those of the ``known`` segments that it still has."""
+        while True:
+            stamp = _stamp(folder)
+            description = _read_description(folder)
+            try:
+                index = cls._open_described(folder, description, {(s.folder.name, s.data_hash): s for s in known})
+            except InputError:
+                # Another process may have changed the index and removed what was to be opened.
+                if stamp == _stamp(folder):
+                    raise
+                continue
+            index._stamp = stamp
+            return index
+
+    @classmethod
+    def _open_described(
+        cls, folder: Path, description: dict[str, Any], known: Mapping[tuple[str, str], Segment]
+    ) -> Index:
+        data = description["manifest"].get("data")
+        hashes = data if isinstance(data, dict) else {}
+        segments = [
+            known.get((name, str(hashes.get(name)))) or Segment(folder / name) for name in description["segments"]
+        ]
         for segment in segments:
-            if isinstance(hashes, dict) and hashes.get(segment.folder.name, segment.data_hash) != segment.data_hash:
+            if hashes.get(segment.folder.name, segment.data_hash) != segment.data_hash:
                 raise InputError(segment.folder, None, "not the segment that index.json describes")
+        deleted = {} if (name := description.get("deleted")) is None else _read_deleted(folder / name, segments)
+        if deleted and hashes.get("deleted") != _digest_deleted(deleted):
+            raise InputError(folder / str(name), None, "not the deleted documents that index.json describes")
+        segments = [segment.without(deleted.get(segment.folder.name)) for segment in segments]
         analyzer = read_analyzer(description.get("analyzer"), str(folder / "index.json"))
         return cls(folder, analyzer, segments, description["manifest"])
+
+    def refreshed(self) -> Index:
+        """This index as it is now: itself if nothing has changed, which takes a few microseconds to see."""
+        if self._stamp is None or self._stamp == _stamp(self.folder):
+            return self
+        fresh = type(self)._open(self.folder, self.segments)
+        fresh._temporary = self._temporary
+        return fresh
 
     @classmethod
     def build(
@@ -83,6 +133,7 @@ class Index:
         expansions: Iterable[Expansion] | None = None,
         store: bool = True,
         append: bool = False,
+        update: bool = False,
         overwrite: bool = False,
         prepare: Callable[[DocumentStore], object] | None = None,
     ) -> Index:
@@ -90,8 +141,9 @@ class Index:
 
         ``documents`` is a file, a folder or a name of a data set, or Python objects: texts, ``{id: text}``, dicts with
         fields, a pandas frame, documents (:func:`~rankwell.corpus.sources.resolve_documents`).
-        ``store`` also stores the texts, for re-ranking and display. ``append`` adds a segment to an existing index,
-        ``overwrite`` replaces it; without either, an existing index is an error. ``weights`` replace the documents'
+        ``store`` also stores the texts, for re-ranking and display. ``append`` adds to an existing index, ``update``
+        too, replacing documents with the same ids, and ``overwrite`` replaces it; without any, an existing index is an
+        error. Vectors of documents whose texts did not change are kept. ``weights`` replace the documents'
         term frequencies, by word, with any positive numbers. ``expansions`` are queries whose terms are counted with
         each document's but not stored in its text. Both must be in the order of the documents. ``prepare`` stores more
         beside the new texts, such as vectors, before they become part of the index.
@@ -102,38 +154,96 @@ class Index:
         folder = Path(folder or str(temporary_folder and temporary_folder.name))
         documents = resolve_documents(documents)
         exists = (folder / "index.json").exists()
-        if exists and not (append or overwrite):
+        if exists and not (append or update or overwrite):
             raise RankwellError(
-                f"{folder} holds an index already; add to it with --append or replace it with --overwrite"
+                f"{folder} holds an index already; add to it with --append or --update, or replace it with --overwrite"
             )
-        if append and overwrite:
-            raise RankwellError("append and overwrite cannot be combined")
+        if append + update + overwrite > 1:
+            raise RankwellError("append, update and overwrite cannot be combined")
         if not exists:
             refuse_foreign_folder(folder)
         with lock(folder, wait=False):
             remove_leftovers(folder)
-            current = cls.open(folder) if append and exists else None
+            current = cls.open(folder) if exists and not overwrite else None
             if current and analyzer and analyzer != current.analyzer:
-                raise RankwellError(f"{folder} was built with another analyser; --append must use the same one")
+                option = "--update" if update else "--append"
+                raise RankwellError(f"{folder} was built with another analyser; {option} must use the same one")
             analyzer = current.analyzer if current else (analyzer or Analyzer.english())
-            old = {segment.folder.name: segment.data_hash for segment in current.segments} if current else {}
-            name = _next_segment_name(folder)
+            name = _next_name(folder, "segment")
+            replaced: list[Rows] = []
             with atomic_folder(folder / name) as temporary:
                 builder = SegmentBuilder(temporary, analyzer, store=store)
                 try:
-                    _fill(builder, documents, weights, expansions, current)
+                    _fill(builder, documents, weights, expansions, current, replaced if update else None)
                 except RepeatedIdError as error:
                     raise error.within(documents) from None
                 builder.finish()
-            segments = {**old, name: builder.data_hash()}
+            segment = Segment(folder / name)
+            if exists and not append:
+                _keep_vectors(current, folder, segment.store)
             if prepare is not None:
-                prepare(Segment(folder / name).store)
+                prepare(segment.store)
             options = {"store": store, "weighted": weights is not None, "expanded": expansions is not None}
-            write_description(folder, analyzer, segments, **options)
-            _remove_unused(folder, segments)
+            segments = [] if current is None else current._without(np.concatenate([_NONE, *replaced]))
+            _commit(folder, analyzer, [*segments, segment], options)
+            if current is not None:
+                _merge(cls.open(folder), worth_merging)
         index = cls.open(folder)
         index._temporary = temporary_folder
         return index
+
+    def add(self, documents: Source, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
+        """Add documents with new ids, as :meth:`build` with ``append`` does; this index then has them, too."""
+        self._become(Index.build(documents, self.folder, append=True, store=self.has_texts, prepare=prepare))
+
+    def update(self, documents: Source, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
+        """Add documents, replacing those with the same ids; this index then has them, too."""
+        self._become(Index.build(documents, self.folder, update=True, store=self.has_texts, prepare=prepare))
+
+    def delete(self, docids: Iterable[str]) -> int:
+        """Delete documents; ids that are not in the index are ignored. Returns how many were deleted.
+
+        Scores become those of an index without them.
+        """
+        with lock(self.folder, wait=False):
+            remove_leftovers(self.folder)
+            current = self.refreshed()
+            numbers = current.documents.find(list(dict.fromkeys(docids)))
+            numbers = numbers[numbers >= 0]
+            if len(numbers):
+                _commit(self.folder, current.analyzer, current._without(numbers), current._options())
+                _merge(current.refreshed(), worth_merging)
+        self._become(current.refreshed())
+        return len(numbers)
+
+    def merge(self) -> None:
+        """Rewrite all segments as one, without deleted documents. This also happens to some whenever it pays."""
+        with lock(self.folder, wait=False):
+            remove_leftovers(self.folder)
+            current = self.refreshed()
+            if len(current.segments) > 1 or current.segments[0].live < len(current.segments[0]):
+                _merge(current, lambda segments: segments)
+        self._become(current.refreshed())
+
+    def _become(self, other: Index) -> None:
+        self.segments, self.manifest, self.documents = other.segments, other.manifest, other.documents
+        self._stamp = other._stamp
+
+    def _without(self, numbers: Rows) -> list[Segment]:
+        """The segments with these documents marked as deleted, too."""
+        owners = np.searchsorted(self.documents.bases, numbers, side="right") - 1
+        segments = list(self.segments)
+        for number in np.unique(owners).tolist():
+            segment = segments[number]
+            before = segment.store.deleted
+            deleted = np.zeros(len(segment), bool) if before is None else before.copy()
+            deleted[numbers[owners == number] - self.documents.bases[number]] = True
+            segments[number] = segment.without(deleted)
+        return segments
+
+    def _options(self) -> dict[str, bool]:
+        config = self.manifest.get("config", {})
+        return {name: bool(config.get(name)) for name in ("store", "weighted", "expanded")}
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -151,7 +261,8 @@ class Index:
             data = dict(_read_description(self.folder)["manifest"]["data"])
         except (InputError, KeyError, TypeError, ValueError):
             data = {}
-        if dict(self.manifest.get("data", {})).items() <= data.items():
+        own = {name: value for name, value in self.manifest.get("data", {}).items() if name != "deleted"}
+        if own.items() <= data.items():
             return
         for segment in self.segments:
             if not (segment.folder / "segment.json").exists():  # written into a segment that had been removed
@@ -159,7 +270,7 @@ class Index:
         raise RankwellError(f"{self.folder} was rebuilt while it was being opened; try again") from cause
 
     def __len__(self) -> int:
-        return len(self.documents)
+        return sum(segment.live for segment in self.segments)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By its folder: another process opens the same files.
@@ -180,7 +291,15 @@ class Index:
         return f"Index({str(self.folder)!r}, {len(self):,} documents, {parts} segment{'s' * (parts != 1)})"
 
     @overload
-    def search(self, queries: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 1000, threads: int = 1) -> Ranking: ...
+    def search(
+        self,
+        queries: str,
+        bm25: BM25 = DEFAULT_BM25,
+        *,
+        k: int = 1000,
+        threads: int = 1,
+        filter: FilterSource | None = None,
+    ) -> Ranking: ...
     @overload
     def search(
         self,
@@ -189,6 +308,7 @@ class Index:
         *,
         k: int = 1000,
         threads: int = 1,
+        filter: FilterSource | None = None,
         name: str = "BM25",
     ) -> Run: ...
     def search(
@@ -198,35 +318,46 @@ class Index:
         *,
         k: int = 1000,
         threads: int = 1,
+        filter: FilterSource | None = None,
         name: str = "BM25",
     ) -> Run | Ranking:
         """The best ``k`` documents of each query; queries without results are left out.
 
         ``queries`` is a question as a string, which gives its ranking, or else queries, texts, ``{id: text}`` or the
-        path of a file, which give a run. Document ids are looked up only for the rankings that are read.
+        path of a file, which give a run. Document ids are looked up only for the rankings that are read. ``filter``
+        restricts the results by metadata, as in ``"year >= 2015 and lang = 'de'"`` (:mod:`rankwell.corpus.filters`).
         """
+        filter = self.documents.resolve_filter(filter)
         if isinstance(queries, str):
-            return self.rank(queries, bm25, k=k)
+            return self.rank(queries, bm25, k=k, filter=filter)
         queries = resolve_queries(queries)
         batches = []
         for start in track(range(0, len(queries), QUERIES_AT_A_TIME), "searching", unit="batches"):
             batch = queries[start : start + QUERIES_AT_A_TIME]
             terms = self.analyzer.terms_batch([query.text for query in batch])
-            batches.append((batch, self.search_terms(terms, bm25, k=k, threads=threads)))
+            batches.append((batch, self.search_terms(terms, bm25, k=k, threads=threads, filter=filter)))
         return NumberedRun(batches, self.documents, name=name)
 
-    def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
+    def search_terms(
+        self,
+        queries: Sequence[Sequence[str]],
+        bm25: BM25,
+        *,
+        k: int = 1000,
+        threads: int = 1,
+        filter: Filter | None = None,
+    ) -> Hits:
         """The best ``k`` documents of each query, given as its terms, as arrays; :meth:`docids` names them."""
-        parts = search_segments(self.segments, queries, bm25, k=k, threads=threads)
+        parts = search_segments(self.segments, queries, bm25, k=k, threads=threads, filter=filter)
         return parts[0] if len(parts) == 1 else join_hits(self.documents, parts, k)
 
-    def rank(self, text: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 10) -> Ranking:
+    def rank(self, text: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 10, filter: FilterSource | None = None) -> Ranking:
         """The best ``k`` documents for one query."""
         if not isinstance(text, str):
             raise RankwellError(
                 f'expected a question, as in index.rank("how do bees keep warm"), found {excerpt(repr(text))}'
             )
-        return self.search([Query("q", text)], bm25, k=k).get("q", Ranking.of([], []))
+        return self.search([Query("q", text)], bm25, k=k, filter=filter).get("q", Ranking.of([], []))
 
     def docids(self, numbers: NDArray[np.integer]) -> list[str]:
         """The ids of documents given by number."""
@@ -255,13 +386,70 @@ class Index:
             segment.check()
 
     def leftovers(self) -> set[Path]:
-        """Segments that an interrupted build left; the next one removes them."""
+        """Segments and marks that are not in use: an interrupted change left them; the next one removes them."""
         with suppress(FileNotFoundError):  # another index takes its place
-            return set(_segment_folders(self.folder)) - {segment.folder for segment in self.segments}
+            return set(_part_folders(self.folder)) - set(_used_parts(self.folder))
         return set()
 
     def __contains__(self, docid: object) -> bool:
         return any(docid in segment.store for segment in self.segments)
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def _keep_vectors(current: Index | None, folder: Path, store: DocumentStore) -> None:
+    """Keep the vectors of documents that are replaced by the same text. Nothing else depends on the old index."""
+    with suppress(RankwellError):  # it may be damaged, and overwritten for that reason
+        keep_vectors((current or Index.open(folder)).documents, store)
+
+
+def _commit(folder: Path, analyzer: Analyzer, segments: Sequence[Segment], options: Mapping[str, bool]) -> None:
+    """Make these segments the index, with the documents that are marked in them as deleted."""
+    segments = [segment for segment in segments if segment.live] or segments[-1:]
+    marked = {s.folder.name: s.store.deleted for s in segments if s.store.deleted is not None and s.live < len(s)}
+    name = _next_name(folder, "deleted") if marked else None
+    if name is not None:
+        with atomic_folder(folder / name) as temporary:
+            for segment, deleted in marked.items():
+                save_array(temporary / f"{segment}.npy", np.packbits(deleted))
+    hashes = {segment.folder.name: segment.data_hash for segment in segments}
+    deleted_hash = None if name is None else (name, _digest_deleted(marked))
+    write_description(folder, analyzer, hashes, **options, deleted=deleted_hash)
+    for unused in set(_part_folders(folder)) - {folder / part for part in (*hashes, name or "")}:
+        shutil.rmtree(unused, ignore_errors=True)
+
+
+def _merge(index: Index, choose: Callable[[Sequence[Segment]], Sequence[Segment]]) -> None:
+    """Rewrite the chosen segments as one. Call it while holding the folder's lock."""
+    chosen = [segment for segment in choose(index.segments) if segment.live]
+    if chosen:
+        merged = merge_segments(chosen, index.folder / _next_name(index.folder, "segment"), index.analyzer)
+        rest = [segment for segment in index.segments if segment not in chosen]
+        _commit(index.folder, index.analyzer, [*rest, merged], index._options())
+
+
+def _read_deleted(folder: Path, segments: Sequence[Segment]) -> dict[str, NDArray[np.bool_]]:
+    """The documents that are marked as deleted, by segment."""
+    arrays = ArrayFolder(folder)
+    masks = {}
+    for segment in segments:
+        if f"{segment.folder.name}.npy" in (arrays.checksums or ()):
+            bits = arrays.map(segment.folder.name, np.uint8).whole()
+            if len(bits) != -(-len(segment) // 8):
+                raise InputError(folder, None, f"damaged: {len(bits)} bytes for {len(segment)} documents")
+            masks[segment.folder.name] = np.unpackbits(bits, count=len(segment)).astype(bool)
+    if not masks:
+        raise InputError(folder, None, "damaged: marks no documents as deleted")
+    return masks
+
+
+def _digest_deleted(deleted: Mapping[str, NDArray[np.bool_]]) -> str:
+    whole = hashlib.blake2b(digest_size=12)
+    for name in sorted(deleted):
+        whole.update(name.encode())
+        whole.update(np.packbits(deleted[name]).data)
+    return whole.hexdigest()
 
 
 def _fill(
@@ -270,24 +458,28 @@ def _fill(
     weights: Iterable[TermWeights] | None,
     expansions: Iterable[Expansion] | None,
     current: Index | None,
+    replaced: list[Rows] | None,
 ) -> None:
+    """Add all documents to a segment. Numbers of those in the ``current`` index go to ``replaced``, or are an error."""
     vectors = None if weights is None else iter(weights)
     queries = None if expansions is None else iter(expansions)
-    for docids, texts, titles in document_batches(track(documents, "indexing", unit="documents")):
-        for segment in current.segments if current else ():
-            known = segment.store.docids.find(docids) >= 0
-            if known.any():
-                repeated = docids[int(known.argmax())]
-                problem = f"document {repeated!r} is in the index already; --append takes new documents only"
-                raise blame_line(documents, repeated, problem)
+    for docids, texts, titles, metadata in document_batches(track(documents, "indexing", unit="documents")):
+        known = _NONE if current is None else current.documents.find(docids)
+        if replaced is not None:
+            replaced.append(known[known >= 0])
+        elif (known >= 0).any():
+            repeated = docids[int((known >= 0).argmax())]
+            problem = f"document {repeated!r} is in the index already; --update replaces documents"
+            raise blame_line(documents, repeated, problem)
+        more: dict[str, Any] = {"titles": titles, "metadata": metadata}
         if vectors is not None:
             taken = [take_record(vectors, docid, "weights").weights for docid in docids]
-            builder.add_weighted(docids, texts, taken, titles=titles)
+            builder.add_weighted(docids, texts, taken, **more)
         elif queries is not None:
             added = [" ".join(take_record(queries, docid, "expansions").queries) for docid in docids]
-            builder.add_texts(docids, texts, added, titles=titles)
+            builder.add_texts(docids, texts, added, **more)
         else:
-            builder.add_texts(docids, texts, titles=titles)
+            builder.add_texts(docids, texts, **more)
     if vectors is not None:
         check_end(vectors, "weights")
     if queries is not None:
@@ -302,23 +494,35 @@ def refuse_foreign_folder(folder: Path) -> None:
 
 def _is_index_file(path: Path) -> bool:
     name = path.name
-    return name == "lock" or name.startswith(TEMPORARY_PREFIX) or bool(_SEGMENT_NAME.fullmatch(name))
+    return name == "lock" or name.startswith(TEMPORARY_PREFIX) or _is_part(name)
 
 
-def _segment_folders(folder: Path) -> list[Path]:
-    """All segments, whether in use or not."""
-    return [path for path in folder.iterdir() if _SEGMENT_NAME.fullmatch(path.name)]
+def _is_part(name: str) -> bool:
+    return bool(_SEGMENT_NAME.fullmatch(name) or _DELETED_NAME.fullmatch(name))
 
 
-def _next_segment_name(folder: Path) -> str:
-    taken = [int(path.name.removeprefix("segment-")) for path in _segment_folders(folder)]
-    return f"segment-{max(taken, default=0) + 1:04d}"
+def _part_folders(folder: Path) -> list[Path]:
+    """All segments and marks of deleted documents, whether in use or not."""
+    return [path for path in folder.iterdir() if _is_part(path.name)]
 
 
-def _remove_unused(folder: Path, used: Collection[str]) -> None:
-    for path in _segment_folders(folder):
-        if path.name not in used:
-            shutil.rmtree(path, ignore_errors=True)
+def _used_parts(folder: Path) -> Iterator[Path]:
+    description = _read_description(folder)
+    for name in (*description["segments"], *filter(None, [description.get("deleted")])):
+        yield folder / name
+
+
+def _next_name(folder: Path, kind: str) -> str:
+    taken = [int(path.name.partition("-")[2]) for path in _part_folders(folder) if path.name.startswith(kind)]
+    return f"{kind}-{max(taken, default=0) + 1:04d}"
+
+
+def _stamp(folder: Path) -> Stamp | None:
+    try:
+        status = os.stat(folder / "index.json")
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def analyzer_json(analyzer: Analyzer) -> dict[str, Any]:
@@ -327,9 +531,19 @@ def analyzer_json(analyzer: Analyzer) -> dict[str, Any]:
 
 
 def write_description(
-    folder: Path, analyzer: Analyzer, segments: Mapping[str, str], *, store: bool, weighted: bool, expanded: bool
+    folder: Path,
+    analyzer: Analyzer,
+    segments: Mapping[str, str],
+    *,
+    store: bool,
+    weighted: bool,
+    expanded: bool,
+    deleted: tuple[str, str] | None = None,
 ) -> None:
-    """Write ``index.json``, which makes these segments of ``folder``, given with their hashes, the index."""
+    """Write ``index.json``, which makes these segments of ``folder``, given with their hashes, the index.
+
+    ``deleted`` are the name and the hash of the folder that marks deleted documents.
+    """
     settings = analyzer_json(analyzer)
     config = {"analyzer": settings, "store": store, "weighted": weighted, "expanded": expanded}
     description = {
@@ -337,7 +551,8 @@ def write_description(
         "version": INDEX_VERSION,
         "analyzer": settings,
         "segments": list(segments),
-        "manifest": Manifest("index", config, segments).as_dict(),
+        **({"deleted": deleted[0]} if deleted else {}),
+        "manifest": Manifest("index", config, {**segments, **({"deleted": deleted[1]} if deleted else {})}).as_dict(),
     }
     write_sealed(folder / "index.json", description)
 
@@ -365,6 +580,8 @@ def _read_description(folder: Path) -> dict[str, Any]:
     names = description.get("segments")
     if not isinstance(names, list) or not names or not all(_SEGMENT_NAME.fullmatch(str(name)) for name in names):
         raise InputError(path, None, "names no segments")
+    if not _DELETED_NAME.fullmatch(str(description.get("deleted", "deleted-0000"))):
+        raise InputError(path, None, "names no folder of deleted documents")
     if not isinstance(description.get("manifest"), dict):
         raise InputError(path, None, "has no manifest")
     return description

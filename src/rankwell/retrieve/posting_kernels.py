@@ -134,3 +134,34 @@ def cut_into_chunks(
         chunk_ends[term] = chunk + 1
         begin = term_ends[term]
     return chunk + 1
+
+
+@kernel
+def count_postings(
+    terms: NDArray[np.int64],
+    posting_begins: NDArray[np.int64],
+    chunk_begins: NDArray[np.int64],
+    low_bits: NDArray[np.uint16],
+    windows: NDArray[np.uint16],
+    offsets: NDArray[np.uint32],
+    window_bits: int,
+    wanted: NDArray[np.bool_],
+    wanted_windows: NDArray[np.bool_],
+    counts: NDArray[np.int64],
+) -> None:
+    """Fill ``counts`` with the number of each term's postings whose documents are ``wanted``.
+
+    Windows without a wanted document are skipped.
+    """
+    for t in range(len(terms)):
+        term = terms[t]
+        count = 0
+        for chunk in range(chunk_begins[term], chunk_begins[term + 1]):
+            if not wanted_windows[windows[chunk]]:
+                continue
+            base = np.int64(windows[chunk]) << window_bits
+            last = chunk + 1 == chunk_begins[term + 1]
+            end = posting_begins[term + 1] if last else posting_begins[term] + offsets[chunk + 1]
+            for i in range(posting_begins[term] + offsets[chunk], end):
+                count += wanted[base + low_bits[i]]
+        counts[t] = count

@@ -126,6 +126,63 @@ def _complete(
 
 
 @helper
+def _add_listed(
+    documents: NDArray[np.uint16],
+    frequencies: Any,
+    begin: np.uint64,
+    end: np.uint64,
+    weight: float,
+    norms: NDArray[np.float32],
+    base: np.uint64,
+    scores: NDArray[np.float32],
+    selected: NDArray[np.uint16],
+    first: np.uint64,
+    last: np.uint64,
+) -> None:
+    """Add one term's scores in one window to the documents ``selected[first:last]``; the others have infinite norms."""
+    if (last - first) * np.uint64(_LOOKUP_COST) > end - begin:
+        _accumulate(documents, frequencies, begin, end, weight, norms, base, scores)
+        return
+    low = begin
+    for i in range(first, last):
+        document = selected[i]
+        high = end
+        while low < high:
+            middle = (low + high) >> np.uint64(1)
+            if documents[middle] < document:
+                low = middle + np.uint64(1)
+            else:
+                high = middle
+        if low < end and documents[low] == document:
+            tf = np.float32(frequencies[low])
+            scores[document] += weight * (tf / (tf + norms[base + document]))
+
+
+@helper
+def _take_listed(
+    selected: NDArray[np.uint16],
+    first: np.uint64,
+    last: np.uint64,
+    scores: NDArray[np.float32],
+    floor: float,
+    candidates: NDArray[np.uint16],
+    values: NDArray[np.float32],
+) -> int:
+    """:func:`_take_candidates` among the documents ``selected[first:last]``, the only ones with a score."""
+    count = 0
+    for i in range(first, last):
+        document = selected[i]
+        score = scores[document]
+        if score > 0:
+            scores[document] = 0
+            if score >= floor:
+                candidates[count] = document
+                values[count] = score
+                count += 1
+    return count
+
+
+@helper
 def _drop_candidates(candidates: NDArray[np.uint16], count: int, scores: NDArray[np.float32], floor: float) -> int:
     """Keep the candidates that score at least ``floor``, in order; reset the scores of the others to 0."""
     kept = 0
@@ -210,6 +267,8 @@ def search(
     flat_norm: np.float32,
     length_norm: np.float32,
     ties: NDArray[np.uint32],
+    selected: NDArray[np.uint16],
+    selected_ends: NDArray[np.int64],
     window_bits: int,
     k: int,
     prune: bool,
@@ -239,8 +298,13 @@ def search(
 
     Pruning is MaxScore by window. The last terms of a query, those whose bounds together stay below the k-th best score
     so far, cannot add a document; they only complete the scores of documents that earlier terms added.
+
+    Documents that were deleted or that a filter excludes have an infinite norm, so they score 0. If a filter selects
+    few documents, ``selected`` lists them window by window (the 16 low bits of their numbers, up to
+    ``selected_ends[window]``), and they are looked up where that is faster; without such a list both are empty.
     """
     width = 1 << window_bits
+    listed = len(selected_ends) > 0
     begin_term = 0
     for query in range(len(query_ends)):
         end_term = query_ends[query]
@@ -281,13 +345,22 @@ def search(
                     essential -= 1
             if essential == 0:
                 continue
+            first_listed, last_listed = np.uint64(0), np.uint64(0)
+            if listed:
+                first_listed = np.uint64(selected_ends[window - 1]) if window > 0 else np.uint64(0)
+                last_listed = np.uint64(selected_ends[window])
+                if first_listed == last_listed:
+                    continue
 
             first = window << window_bits
             base = np.uint64(first)
             postings, rest = 0, 0
             for a in range(active):
                 begin, end = np.uint64(active_begins[a]), np.uint64(active_ends[a])
-                if a < essential:
+                if listed:
+                    weight, span = weights[active_terms[a]], (first_listed, last_listed)
+                    _add_listed(documents, frequencies, begin, end, weight, norms, base, scores, selected, *span)
+                elif a < essential:
                     postings += np.int64(end - begin)
                     _accumulate(documents, frequencies, begin, end, weights[active_terms[a]], norms, base, scores)
                 else:
@@ -296,6 +369,8 @@ def search(
             floor = floors[0] * np.float32(0.99999) - bounds[essential]
             floors[1] = floor if floor > _SMALLEST else _SMALLEST
             dense = 8 * postings > width
+            if listed:
+                essential = active
             if dense and essential < active:
                 high = _count_high(score_bits, np.uint64(0), np.uint64(width), floor_bits[1])
                 if _LOOKUP_COST * high > rest:
@@ -306,7 +381,9 @@ def search(
                     essential = active
                     floors[1] = floors[0] if floors[0] > _SMALLEST else _SMALLEST
             survivors = np.int64(0)
-            if dense:
+            if listed:
+                survivors = _take_listed(selected, first_listed, last_listed, scores, floors[0], candidates, values)
+            elif dense:
                 survivors = _take_candidates_of_window(scores, score_bits, floor_bits[1], candidates, values)
             else:
                 for a in range(essential):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 from functools import lru_cache
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +16,17 @@ from numpy.typing import NDArray
 from rankwell.core.arrays import Array, gather
 from rankwell.core.errors import InputError
 from rankwell.core.mapped import ArrayFolder
+from rankwell.corpus.filters import Filter
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore
 from rankwell.retrieve.builder import SEGMENT_VERSION
+from rankwell.retrieve.posting_kernels import count_postings
 from rankwell.retrieve.scoring_kernels import make_workspace, search
 
 CHECKED_POSTINGS = 1 << 16
+MERGED_POSTINGS = 1_000_000
+FEW_SELECTED = 1 / 64
+"""If a filter selects a smaller share of the documents, they are listed for the kernel."""
 _FREQUENCY_DTYPES = (np.uint8, np.uint16, np.float32)
 _CHUNK_DTYPES: dict[str, type] = {
     "chunk_windows": np.uint16,
@@ -45,7 +52,7 @@ class Segment:
             if (version := info["version"]) != SEGMENT_VERSION:
                 problem = f"an index of version {version}; this rankwell reads {SEGMENT_VERSION}: build it again"
                 raise InputError(folder, None, problem)
-            self.total_length = float(info["total_length"])
+            self._whole_length = float(info["total_length"])
             self.data_hash = str(info["data_hash"])
             self.window_bits = int(info["window_bits"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -64,8 +71,22 @@ class Segment:
         self.posting_begins, self.chunk_begins = self._posting_begins.values, self._read_chunk_begins()
         self._checked_terms = np.zeros(len(self.terms) + 1, bool)
         self._checked_terms[-1] = True  # term -1, which has no postings
-        self._norms = lru_cache(maxsize=4)(self._compute_norms)
         self._check_lengths()
+        self._start_caches()
+
+    def without(self, deleted: NDArray[np.bool_] | None) -> Self:
+        """The same segment, sharing its files, with other documents marked as deleted."""
+        other = copy.copy(self)
+        other.store = self.store.without(deleted)
+        other._start_caches()
+        return other
+
+    def _start_caches(self) -> None:
+        """Forget what depends on the deleted documents."""
+        self._norms = lru_cache(maxsize=8)(self._compute_norms)
+        self._selection = lru_cache(maxsize=8)(self._compute_selection)
+        self._deleted_counts: NDArray[np.int64] | None = None
+        self._length: float | None = None
 
     def _read_chunk_begins(self) -> NDArray[np.int64]:
         begins = np.zeros(len(self._chunk_ends.values) + 1, np.int64)
@@ -81,12 +102,26 @@ class Segment:
             (int(self.posting_begins[-1]), [self._postings.values, self._frequencies.values]),
             (int(self.chunk_begins[-1]), [chunks.values for chunks in self._chunks]),
         ]
-        numbers = math.isfinite(self.total_length) and self.total_length >= 0 and 0 < self.window_bits <= 16
+        numbers = math.isfinite(self._whole_length) and self._whole_length >= 0 and 0 < self.window_bits <= 16
         if not (numbers and documents and all(len(array) == size for size, arrays in same for array in arrays)):
             raise InputError(self.folder, None, "damaged: the files of this segment do not belong together")
 
     def __len__(self) -> int:
         return len(self._lengths.values)
+
+    @property
+    def live(self) -> int:
+        """The number of documents that are not deleted."""
+        return self.store.live
+
+    @property
+    def total_length(self) -> float:
+        """The sum of the lengths of the documents that are not deleted."""
+        if self.store.deleted is None:
+            return self._whole_length
+        if self._length is None:
+            self._length = float(self.live_lengths().sum(dtype=np.float64))
+        return self._length
 
     def find_terms(self, terms: list[str]) -> NDArray[np.int32]:
         """The numbers of these terms, -1 for those that no document has. Raises if their postings are damaged."""
@@ -151,19 +186,37 @@ class Segment:
         """Read the whole segment. Raises if a file is damaged."""
         if len(self.terms):
             self._check_terms(np.arange(len(self.terms)))
-        self._norms(0.9, 0.4, 1.0)
+        self._norms(0.9, 0.4, 1.0, None)
         if self._tie_documents.whole().max() >= len(self):
             raise InputError(self._tie_documents.path, None, "damaged: a number above that of the documents")
         self.terms.check()
         self.store.check()
 
     def document_frequencies(self, terms: NDArray[np.int32]) -> NDArray[np.int64]:
-        """The number of documents each term occurs in; 0 for term -1."""
+        """The number of documents each term occurs in, deleted ones not counted; 0 for term -1."""
         known = np.maximum(terms, 0)
         counts = (
             self.posting_begins[known + 1] - self.posting_begins[known] if len(self.terms) else np.zeros(len(terms))
         )
+        if self.store.deleted is not None and len(self.terms):
+            counts = counts - self._count_deleted(self.store.deleted, known.astype(np.int64))
         return np.where(terms >= 0, counts, 0).astype(np.int64)
+
+    def _count_deleted(self, deleted: NDArray[np.bool_], terms: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of deleted documents each term occurs in, counted when a term is first searched for."""
+        if self._deleted_counts is None:
+            self._deleted_counts = np.full(len(self.terms), -1, np.int64)
+        if len(new := np.unique(terms[self._deleted_counts[terms] < 0])):
+            if not self._checked_terms[new].all():
+                self._check_terms(new[~self._checked_terms[new]])
+            windows = np.zeros(((len(self) - 1) >> self.window_bits) + 1, bool)
+            windows[np.flatnonzero(deleted) >> self.window_bits] = True
+            counts = np.empty(len(new), np.int64)
+            chunks = self._chunks[0].values, self._chunks[1].values
+            begins = self.posting_begins, self.chunk_begins
+            count_postings(new, *begins, self._postings.values, *chunks, self.window_bits, deleted, windows, counts)
+            self._deleted_counts[new] = counts
+        return self._deleted_counts[terms]
 
     def search(
         self,
@@ -175,12 +228,13 @@ class Segment:
         k1: float,
         b: float,
         mean_length: float,
+        filter: Filter | None = None,
         prune: bool = True,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Documents and scores ``(queries, k)`` in THE order; the rest of a row is -1 and 0."""
         self._arrays.check_sizes()
         windows, offsets, largest_tf, largest_ratio = (chunks.values for chunks in self._chunks)
-        norms, flat_norm, length_norm = self._norms(k1, b, mean_length)
+        norms, flat_norm, length_norm = self._norms(k1, b, mean_length, filter)
         keys = np.zeros((len(query_ends), k), np.uint64)
         search(
             query_ends,
@@ -198,6 +252,7 @@ class Segment:
             flat_norm,
             length_norm,
             self._ties.values,
+            *self._selection(filter),
             self.window_bits,
             k,
             prune,
@@ -213,10 +268,56 @@ class Segment:
             raise InputError(self._tie_documents.path, None, "damaged: a number above that of the documents")
         return np.where(keys > 0, documents, -1), scores
 
+    def live_lengths(self) -> NDArray[np.float32]:
+        """The lengths of the documents that are not deleted."""
+        lengths = self._lengths.whole()
+        return lengths if self.store.deleted is None else lengths[~self.store.deleted]
+
+    def live_postings(self) -> Iterator[tuple[list[str], NDArray[np.int64], NDArray[np.int64], Array]]:
+        """All postings but those of deleted documents, some terms at a time.
+
+        Each item has the terms, the number of postings of each, their documents, counted without deleted ones, and the
+        term frequencies.
+        """
+        kept = np.ones(len(self), bool) if self.store.deleted is None else ~self.store.deleted
+        places = np.cumsum(kept) - 1
+        first = 0
+        while first < len(self.terms):
+            limit = self.posting_begins[first] + MERGED_POSTINGS
+            last = max(first + 1, int(np.searchsorted(self.posting_begins, limit, side="right")) - 1)
+            some = np.arange(first, last)
+            if len(new := some[~self._checked_terms[some]]):
+                self._check_terms(new)
+            begin, end = self.posting_begins[first], self.posting_begins[last]
+            chunks = slice(self.chunk_begins[first], self.chunk_begins[last])
+            windows, offsets = (self._chunks[part].values[chunks].astype(np.int64) for part in range(2))
+            starts = offsets + np.repeat(self.posting_begins[first:last], np.diff(self.chunk_begins[first : last + 1]))
+            documents = np.repeat(windows << self.window_bits, np.diff(starts, append=end))
+            documents |= self._postings.values[begin:end]
+            wanted = kept[documents]
+            owners = np.repeat(some - first, np.diff(self.posting_begins[first : last + 1]))[wanted]
+            counts = np.bincount(owners, minlength=len(some))
+            terms = self.terms.strings(some[counts > 0])
+            yield terms, counts[counts > 0], places[documents[wanted]], self._frequencies.values[begin:end][wanted]
+            first = last
+
+    def _compute_selection(self, filter: Filter | None) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+        """The documents that a filter selects, as the kernel takes them, if they are few; else empty arrays."""
+        allowed = None if filter is None else self.store.allowed(filter)
+        if allowed is None or np.count_nonzero(allowed) >= FEW_SELECTED * len(self):
+            return np.empty(0, np.uint16), np.empty(0, np.int64)
+        numbers = np.flatnonzero(allowed)
+        windows = np.arange(((len(self) - 1) >> self.window_bits) + 1)
+        ends = np.searchsorted(numbers >> self.window_bits, windows, side="right")
+        return (numbers & ((1 << self.window_bits) - 1)).astype(np.uint16), ends.astype(np.int64)
+
     def _compute_norms(
-        self, k1: float, b: float, mean_length: float
+        self, k1: float, b: float, mean_length: float, filter: Filter | None
     ) -> tuple[NDArray[np.float32], np.float32, np.float32]:
-        """BM25's length normalisation: ``flat + by_length * length(d)`` of each document, and its two parameters."""
+        """BM25's length normalisation: ``flat + by_length * length(d)`` of each document, and its two parameters.
+
+        It is infinite for documents that were deleted or that the filter excludes.
+        """
         # Computed before the first search: what else all searches read is verified with it.
         lengths, count = self._lengths.whole(), len(self)
         if not (np.isfinite(lengths).all() and lengths.min() >= 0):
@@ -224,7 +325,10 @@ class Segment:
         if self._ties.whole().max() >= count:
             raise InputError(self._ties.path, None, "damaged: a number above that of the documents")
         flat, by_length = np.float32(k1 * (1 - b)), np.float32(k1 * b / mean_length if mean_length else 0.0)
-        return flat + by_length * lengths, flat, by_length
+        norms = flat + by_length * lengths
+        if (allowed := self.store.allowed(filter)) is not None:
+            norms[~allowed] = np.inf
+        return norms, flat, by_length
 
 
 def _rows(values: Array, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Array:

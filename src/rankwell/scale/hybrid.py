@@ -10,9 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from rankwell.core.arrays import Rows
 from rankwell.core.shards import do
+from rankwell.corpus.filters import Filter
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors
@@ -29,8 +31,8 @@ from rankwell.scale.workers import Cluster, for_workers
 class HybridShard(Shard):
     """Some segments of an index, with the vectors of their documents."""
 
-    def __init__(self, folders: Sequence[Path], request: SearchRequest):
-        super().__init__(folders)
+    def __init__(self, folder: Path, data_hash: str, names: Sequence[str], request: SearchRequest):
+        super().__init__(folder, data_hash, names)
         self.encoder = open_encoder(request.encoder, request.computing)
         self.dense = DenseRanker(self.encoder, vectors=request.vectors)
 
@@ -38,10 +40,11 @@ class HybridShard(Shard):
         """The vectors of queries."""
         return self.encoder.encode_queries(texts)
 
-    def nearest(self, queries: Vectors, k: int) -> list[tuple[Rows, Vectors]]:
+    def nearest(self, queries: Vectors, k: int, filter: Filter | None) -> list[tuple[Rows, Vectors]]:
         """The ``k`` nearest documents of each segment: their numbers within it, and their similarities."""
         compressed = self.dense.vector_search == "compressed"
-        return [self.dense.nearest(queries, segment.store, k, compressed=compressed) for segment in self.segments]
+        how = {"compressed": compressed, "filter": filter}
+        return [self.dense.nearest(queries, segment.store, k, **how) for segment in self.segments]  # type: ignore[arg-type]
 
 
 class ShardedDense(DenseRanker):
@@ -52,10 +55,10 @@ class ShardedDense(DenseRanker):
         self._index = index
 
     def _nearest(
-        self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int
+        self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int, filter: Filter | None
     ) -> Iterable[tuple[Rows, Vectors]]:
         vectors = self._index.ask_one("encode", queries)
-        return chain.from_iterable(self._index.ask("nearest", vectors, k))
+        return chain.from_iterable(self._index.ask("nearest", vectors, k, filter))
 
 
 def search_hybrid_on(
@@ -93,4 +96,5 @@ def search_hybrid_on(
         )
         with held as sharded:
             dense, threads = ShardedDense(encoder, sharded), request.threads or 1
-            return search_hybrid(sharded, dense, queries, share, request.bm25, k=request.k, threads=threads)
+            how: dict[str, Any] = {"k": request.k, "threads": threads, "filter": request.filter}
+            return search_hybrid(sharded, dense, queries, share, request.bm25, **how)

@@ -84,8 +84,8 @@ class IndexJob:
                     part = DocumentStore.open(shards.folder.parent / _part_name(number))
                     with atomic_folder(segment) as temporary:
                         builder = SegmentBuilder(temporary, self.analyzer, store=self.store)
-                        for docids, texts, titles in document_batches(iter(part)):
-                            builder.add_texts(docids, texts, titles=titles)
+                        for docids, texts, titles, metadata in document_batches(iter(part)):
+                            builder.add_texts(docids, texts, titles=titles, metadata=metadata)
                         builder.finish()
                 file.write((segment / "segment.json").read_bytes())
 

@@ -21,6 +21,7 @@ from rankwell.core.arrays import Rows
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.core.shards import Shards, map_shards
+from rankwell.corpus.filters import Filter
 from rankwell.corpus.formats import read_run
 from rankwell.corpus.formats.runs import trec_lines
 from rankwell.corpus.records import Query, Ranking, Run
@@ -28,7 +29,6 @@ from rankwell.rank.requests import SearchRequest
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, Statistics, search_segments
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.numbering import join_hits
-from rankwell.retrieve.segment import Segment
 from rankwell.scale.workers import RETRIES, Cluster
 
 
@@ -53,8 +53,11 @@ QUERIES_A_SHARD = 4096
 class Shard:
     """Some segments of an index, held by one actor."""
 
-    def __init__(self, folders: Sequence[Path]):
-        self.segments = [Segment(folder) for folder in folders]
+    def __init__(self, folder: Path, data_hash: str, names: Sequence[str]):
+        index = Index.open(folder)
+        if index.manifest["data_hash"] != data_hash:
+            raise RankwellError(f"{folder} was changed while it was being opened; try again")
+        self.segments = [segment for segment in index.segments if segment.folder.name in names]
 
     def frequencies(self, terms: list[str]) -> Rows:
         """In how many documents of this shard each term occurs."""
@@ -63,10 +66,17 @@ class Shard:
         return total
 
     def search(
-        self, queries: Sequence[Sequence[str]], bm25: BM25, k: int, threads: int, statistics: Statistics
+        self,
+        queries: Sequence[Sequence[str]],
+        bm25: BM25,
+        k: int,
+        threads: int,
+        statistics: Statistics,
+        filter: Filter | None,
     ) -> list[Hits]:
         """The best documents of each segment, by the statistics of the whole index."""
-        return search_segments(self.segments, queries, bm25, k=k, threads=threads, statistics=statistics)
+        how = {"k": k, "threads": threads, "statistics": statistics, "filter": filter}
+        return search_segments(self.segments, queries, bm25, **how)  # type: ignore[arg-type]
 
     def pid(self) -> int:
         """The process id of the actor."""
@@ -104,7 +114,7 @@ class ShardedIndex(Index):
             rooms = {kind: ray.cluster_resources().get(kind, 0) for kind, need in needs.items() if need}
             fitting = min(max(1, int(room / needs[kind])) for kind, room in rooms.items())
             count = min(shards or fitting, len(index.segments))
-            parts = np.array_split([str(segment.folder.absolute()) for segment in index.segments], count)
+            parts = np.array_split([segment.folder.name for segment in index.segments], count)
             for kind, room in rooms.items():
                 if (needed := count * needs[kind]) > room:  # Ray would wait silently for more
                     things = "cores" if kind == "CPU" else "GPUs"
@@ -112,21 +122,30 @@ class ShardedIndex(Index):
             retries = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
             options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, **retries}
             remote = ray.remote(shard).options(scheduling_strategy="SPREAD", **options)
-            index.actors = [remote.remote(list(map(Path, part)), *shard_options) for part in parts]
+            place = index.folder.absolute(), index.manifest["data_hash"]
+            index.actors = [remote.remote(*place, part.tolist(), *shard_options) for part in parts]
             try:
                 yield index
             finally:
                 for actor in index.actors:
                     ray.kill(actor)
 
-    def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
+    def search_terms(
+        self,
+        queries: Sequence[Sequence[str]],
+        bm25: BM25,
+        *,
+        k: int = 1000,
+        threads: int = 1,
+        filter: Filter | None = None,
+    ) -> Hits:
         """See :meth:`Index.search_terms`; ``threads`` is per actor."""
         terms = sorted({term for query in queries for term in query})
         counts: list[Rows] = self.ask("frequencies", terms)
         total: Rows = np.sum(counts, axis=0, dtype=np.int64)
         total_length = sum(segment.total_length for segment in self.segments)
         statistics = Statistics(len(self), total_length, dict(zip(terms, total.tolist(), strict=True)))
-        shards = self.ask("search", queries, bm25, k, threads, statistics)
+        shards = self.ask("search", queries, bm25, k, threads, statistics, filter)
         parts = [hits for shard in shards for hits in shard]
         return parts[0] if len(parts) == 1 else join_hits(self.documents, parts, k)
 
@@ -158,15 +177,16 @@ def search_in_shards(
     *,
     k: int,
     threads: int = 1,
+    filter: str | None = None,
 ) -> Run:
     """:meth:`Index.search` that stores shards of the run in ``folder``, so that it can resume an interrupted search."""
     texts = digest([(query.qid, query.text) for query in queries])  # in order, because the order decides the shards
     made = {"index": index.manifest["data_hash"], "index config": index.manifest["config_hash"]}
-    config = {**made, "queries": texts, "k": k, **asdict(bm25)}
+    config = {**made, "queries": texts, "k": k, **asdict(bm25), **({} if filter is None else {"filter": filter})}
     shards = Shards(folder, len(queries), QUERIES_A_SHARD, config, ".run")
 
     def write(items: range, file: IO[bytes]) -> None:
-        write_part(index.search(queries[items.start : items.stop], bm25, k=k, threads=threads), file)
+        write_part(index.search(queries[items.start : items.stop], bm25, k=k, threads=threads, filter=filter), file)
 
     map_shards(shards, write, description="searching")
     return Run(read_parts(shards), name="BM25")
@@ -175,4 +195,5 @@ def search_in_shards(
 def search_on(cluster: Cluster, folder: Path, request: SearchRequest, index: Index, queries: Sequence[Query]) -> Run:
     """BM25 by the workers of a cluster; ``folder`` holds the shards of the run until it is written."""
     with ShardedIndex.on(cluster, index.folder, shards=cluster.workers) as sharded:
-        return search_in_shards(sharded, queries, folder, request.bm25, k=request.k, threads=request.threads or 1)
+        how: dict[str, Any] = {"k": request.k, "threads": request.threads or 1, "filter": request.filter}
+        return search_in_shards(sharded, queries, folder, request.bm25, **how)

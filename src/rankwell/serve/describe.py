@@ -170,8 +170,8 @@ def example_queries(index: Index) -> list[str]:
     """A phrase from each of a few documents: neighbouring words, as rare as possible, that other documents have too."""
     if not index.has_texts or not len(index):
         return []
-    numbers = np.unique(np.linspace(0, len(index) - 1, QUERIES).astype(np.int64))
-    examples = (_rarest_phrase(index, text[:READ]) for text in index.documents.texts(numbers))
+    numbers = index.documents.live_numbers()[np.linspace(0, len(index) - 1, QUERIES).astype(np.int64)]
+    examples = (_rarest_phrase(index, text[:READ]) for text in index.documents.texts(np.unique(numbers)))
     return list(dict.fromkeys(filter(None, examples)))
 
 

@@ -11,9 +11,11 @@ from typing import Any
 from rankwell.core.errors import InputError, Notice, excerpt
 from rankwell.corpus.formats.lines import take_id, take_text
 from rankwell.corpus.formats.tables import Layout, Table
+from rankwell.corpus.records import Metadata
 
 DOCUMENT_ID_KEYS = ("_id", "id", "docid", "pid")
 _PARTS = ("id", "text", "title")
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,10 @@ class Fields:
     def _parts(self) -> tuple[tuple[str, ...], ...]:
         return self.ids, self.texts, self.titles
 
-    def records(self, table: Table) -> Iterator[tuple[int, str, str, str]]:
-        """The number, id, text and title of each row."""
-        wanted = [name for name in table.names if any(name in names for names in self._parts)]
+    def records(self, table: Table) -> Iterator[tuple[int, str, str, str, Metadata | None]]:
+        """The number, id, text and title of each row, and the other fields of documents whose table names them."""
+        keeps = self.kind is DOCUMENTS and (table.header if table.positions else table.stated)
+        wanted = [name for name in table.names if keeps or any(name in names for names in self._parts)]
         key: dict[str, Any] = dict(zip(table.names, table.positions or table.names, strict=True))
         mapped = not table.positions
         if mapped:  # objects may have keys that the first one lacks
@@ -133,9 +136,18 @@ class Fields:
         id_key, text_key, title_key = (key.get(names[0]) if names else None for names in self._parts)
         count = table.base - 1
         identifier = title = ""
+        parts = {name for names in self._parts for name in names[:1]}
+        others = [(name, key[name]) for name in table.names if name not in parts]
+        metadata = None
         for number, row in table.read(wanted):
+            if keeps and mapped:
+                metadata = {name: value for name, value in row.items() if name not in parts} if len(row) > 1 else None
+                if metadata and isinstance(metadata.get("metadata"), Mapping):  # as in BEIR
+                    metadata |= metadata.pop("metadata")
+            elif keeps:
+                metadata = {name: _cell(row[place]) for name, place in others}
             if mapped and not (text_key in row and (id_key is None or id_key in row)):
-                yield number, *self._whole(table, number, row, count := count + 1)
+                yield number, *self._whole(table, number, row, count := count + 1), metadata
                 continue
             if id_key is None:
                 count += 1
@@ -146,9 +158,9 @@ class Fields:
             if title_key is not None:
                 title = row.get(title_key, "") if mapped else row[title_key]
             if type(identifier) is str and identifier.isalnum() and type(text) is str and type(title) is str:
-                yield number, identifier, text, title  # quicker than all checks
+                yield number, identifier, text, title, metadata or None  # quicker than all checks
             else:
-                yield number, *self._whole(table, number, row, count)
+                yield number, *self._whole(table, number, row, count), metadata or None
 
     def _whole(self, table: Table, number: int, row: Any, count: int) -> tuple[str, str, str]:
         """The id, text and title of a row, fully checked."""
@@ -159,6 +171,11 @@ class Fields:
         # Neither missing nor the NaN that pandas puts there.
         titles = [name for name in self.titles if row.get(name) is not None and row[name] == row[name]]
         return identifier, text, take_text(*place, row, titles) if titles else ""
+
+
+def _cell(text: str) -> str | float:
+    """A cell of csv or tsv: a number if it is written as one, but not as an id such as 007."""
+    return float(text) if _NUMBER.fullmatch(text) else text
 
 
 def choose_fields(table: Table, kind: RecordKind, columns: Columns | None = None) -> Fields:

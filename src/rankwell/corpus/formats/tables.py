@@ -47,6 +47,7 @@ from rankwell.corpus.formats.lines import (
 
 HF_PREFIX = "hf:"
 ROWS_AT_A_TIME = 1024
+_FLOATS = ("halffloat", "float", "double")
 
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
 Opened = tuple[tuple[str, ...], Callable[[Sequence[str]], Rows]]
@@ -61,7 +62,8 @@ def _parquet(path: FilePath) -> Opened:
         raise _broken(path, "parquet", error) from None
 
     def read(columns: Sequence[str]) -> Rows:
-        return _batches(path, "parquet", file.iter_batches(ROWS_AT_A_TIME, columns=list(columns)))
+        wanted = _without_vectors(file.schema_arrow, columns)
+        return _batches(path, "parquet", file.iter_batches(ROWS_AT_A_TIME, columns=wanted))
 
     return tuple(file.schema_arrow.names), read
 
@@ -75,10 +77,17 @@ def _arrow(path: FilePath) -> Opened:
         raise _broken(path, "Arrow", error) from None
 
     def read(columns: Sequence[str]) -> Rows:
-        batches = (file.get_batch(i).select(list(columns)) for i in range(file.num_record_batches))
+        wanted = _without_vectors(file.schema, columns)
+        batches = (file.get_batch(i).select(wanted) for i in range(file.num_record_batches))
         return _batches(path, "Arrow", batches)
 
     return names, read
+
+
+def _without_vectors(schema: Any, columns: Sequence[str]) -> list[str]:
+    """The columns but those of embeddings, which are large and of no use here."""
+    types = {name: schema.field(name).type for name in columns}
+    return [name for name, type in types.items() if str(getattr(type, "value_type", "")) not in _FLOATS]
 
 
 def _batches(path: FilePath, kind: str, batches: Iterator[Any]) -> Rows:

@@ -48,7 +48,7 @@ def read_queries(path: FilePath, columns: Columns | None = None) -> list[Query]:
     """
     table = open_table(path, QUERIES.layout(columns))
     fields = choose_fields(table, QUERIES, columns)
-    pairs = ((number, qid, text) for number, qid, text, _ in fields.records(table))
+    pairs = ((number, qid, text) for number, qid, text, *_ in fields.records(table))
     return [Query(qid, text) for qid, text in _unique(path, pairs).items()]
 
 
@@ -87,7 +87,7 @@ class DocumentFile(Iterator[Document]):
         self._layout = DOCUMENTS.layout(columns)
         table = open_table(path, self._layout)
         self._fields = choose_fields(table, DOCUMENTS, columns)
-        self._documents = (Document(docid, text, title) for _, docid, text, title in self._fields.records(table))
+        self._documents = (Document(*record[1:]) for record in self._fields.records(table))
 
     def __iter__(self) -> Iterator[Document]:
         return self._documents  # the generator itself, so that iterating adds no cost
@@ -99,7 +99,7 @@ class DocumentFile(Iterator[Document]):
         """The numbers of the lines with this id. Reads the file again; empty for a pipe."""
         if Path(self.path).is_file():
             table = open_table(self.path, self._layout)
-            yield from (number for number, known, _, _ in self._fields.records(table) if known == docid)
+            yield from (number for number, known, *_ in self._fields.records(table) if known == docid)
 
 
 def blame_line(documents: Iterable[Document], docid: str, problem: str, *, time: int = 1) -> RankwellError:

@@ -55,7 +55,7 @@ def count_words(documents: Iterable[Document]) -> dict[str, int]:
     """How often each lower-cased word occurs, the most frequent first, equally frequent ones as they were met."""
     analyzer, lexicon = Analyzer.plain(), Lexicon(fold_case=True)
     counts = np.zeros(0, np.int64)
-    for _, texts, _ in document_batches(documents):
+    for _, texts, *_ in document_batches(documents):
         text, ends = pack_strings(texts)
         spans, _ = analyzer.spans(text, ends)
         batch_counts = np.bincount(lexicon.intern(text, spans), minlength=max(len(lexicon), 1))

@@ -1,0 +1,41 @@
+"""``rankwell delete``: documents of an index or a system, by their ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def delete(
+    folder: Annotated[Path, typer.Argument(metavar="INDEX|SYSTEM", help="An index or a system.")],
+    ids: Annotated[
+        list[str],
+        typer.Argument(metavar="IDS", help="Ids of documents, files with one id per line, or - for standard input."),
+    ],
+) -> None:
+    """Delete documents from an index or a system.
+
+    Ids that are not in the index are counted and otherwise ignored. Scores become those of an index that was built
+    without the documents. Their space is freed when segments are merged, which happens by itself when it pays, or with
+    `rankwell merge`.
+
+    Examples:
+
+        rankwell delete my-index doc-17 doc-18
+
+        rankwell delete my-system outdated.txt
+    """
+    from rankwell.core.files import read_lines
+    from rankwell.rank.system import open_changeable
+
+    wanted: dict[str, None] = {}
+    for name in ids:
+        listed = name == "-" or Path(name).is_file()
+        wanted |= dict.fromkeys(line.strip() for _, line in read_lines(name)) if listed else {name: None}
+    wanted.pop("", None)
+    changed = open_changeable(folder)
+    count = changed.delete(wanted)
+    missing = f", {len(wanted) - count:,} not in the index" if count < len(wanted) else ""
+    print(f"{folder}: {count:,} deleted{missing}, {len(changed):,} documents left")

@@ -1,0 +1,225 @@
+"""Filters: which documents a search may return, by their metadata.
+
+    year >= 2015 and lang = 'de'
+    lang in ('de', 'fr') and not (tags = 'draft' or price > 9.5)
+    {"year": {"$gte": 2015}, "$or": [{"lang": "de"}, {"lang": "fr"}]}
+
+A comparison holds for a document if one of its values of the field has the type of the wanted value and compares so.
+Thus ``tags = 'draft'`` also looks into lists, and holds for no document without tags; ``!=`` and ``not in`` hold for
+all the others. Dates are texts such as ``'2024-05-01'``. A field whose name has spaces, or is a word of this language,
+is written in backquotes. The dict is that of MongoDB, which Chroma and LangChain also use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+
+from rankwell.core.errors import RankwellError, excerpt
+from rankwell.corpus.metadata import Column, Mask, encode_value
+
+DEEPEST = 50
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+    |(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    |(?P<quoted>`[^`]+`)
+    |(?P<name>[^\W\d][\w.-]*)
+    |(?P<mark><=|>=|!=|<>|==|[=<>(),]))""",
+    re.VERBOSE,
+)
+_WORDS = ("and", "or", "not", "in", "true", "false")
+_SAME = {"==": "=", "<>": "!="}
+_DOLLARS = {"$eq": "=", "$ne": "!=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<=", "$in": "in", "$nin": "not in"}
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A comparison of a field with values, as columns hold them, or filters combined by and, or, not."""
+
+    operator: Literal["=", "<", "<=", ">", ">=", "and", "or", "not"]
+    field: str = ""
+    value: float | str = 0.0
+    parts: tuple[Filter, ...] = ()
+
+    def fields(self) -> Iterator[str]:
+        """The fields it compares."""
+        if not self.parts:
+            yield self.field
+        for part in self.parts:
+            yield from part.fields()
+
+    def select(self, columns: Mapping[str, Column], documents: int) -> Mask:
+        """Which of the documents it selects."""
+        if self.parts:
+            masks = [part.select(columns, documents) for part in self.parts]
+            if self.operator == "not":
+                return ~masks[0]
+            join: Callable[..., Mask] = np.logical_and.reduce if self.operator == "and" else np.logical_or.reduce
+            return join(masks)
+        if self.field not in columns:
+            return np.zeros(documents, bool)
+        return columns[self.field].match(self.operator, self.value)
+
+
+FilterSource = str | Mapping[str, Any] | Filter
+"""A filter, its text, or a dict."""
+
+
+def parse_filter(source: FilterSource | None) -> Filter | None:
+    """A filter from its text or a dict; None for None. Errors say where it is wrong.
+
+    >>> parse_filter("year >= 2015").field
+    'year'
+    """
+    if source is None or isinstance(source, Filter):
+        return source
+    if isinstance(source, str):
+        return _Parser(source).parse()
+    if isinstance(source, Mapping):
+        return _from_dict(source, "filter", 0)
+    raise RankwellError(f"filter: expected a text or a dict, found {excerpt(repr(source))}")
+
+
+def _compare(field: str, operator: str, values: Sequence[float | str]) -> Filter:
+    if operator in ("!=", "not in"):
+        return Filter("not", parts=(_compare(field, "=", values),))
+    equal = "=" if operator == "in" else operator
+    parts = tuple(Filter(equal, field, value) for value in values)  # type: ignore[arg-type]
+    return parts[0] if len(parts) == 1 else Filter("or", parts=parts)
+
+
+class _Parser:
+    """Reads a filter from left to right, one token ahead."""
+
+    def __init__(self, text: str):
+        self._text, self._place, self._depth = text, 0, 0
+        self._kind = self._token = ""
+        self._begin = 0
+        self._next()
+
+    def parse(self) -> Filter:
+        found = self._either()
+        if self._kind != "end":
+            self._fail("and, or, or the end")
+        return found
+
+    def _next(self) -> str:
+        """Move on; returns the token that was current."""
+        before = self._token
+        rest = len(self._text) - len(self._text[self._place :].lstrip())
+        match = _TOKEN.match(self._text, self._place)
+        self._begin = max(rest, self._place)
+        if match is None or match.lastgroup is None:
+            self._kind, self._token = (
+                ("end", "") if self._begin == len(self._text) else ("other", self._text[self._begin])
+            )
+            return before
+        self._kind, self._token, self._place = match.lastgroup, match[match.lastgroup], match.end()
+        if self._kind == "name" and self._token.lower() in _WORDS:
+            self._kind, self._token = "word", self._token.lower()
+        return before
+
+    def _fail(self, expected: str) -> NoReturn:
+        found = excerpt(self._token) if self._token else "the end"
+        raise RankwellError(f"filter, character {self._begin + 1}: expected {expected}, found {found}")
+
+    def _take(self, kind: str, *tokens: str) -> str | None:
+        """The current token, and move on, if it is one of these."""
+        return self._next() if self._kind == kind and self._token in tokens else None
+
+    def _either(self) -> Filter:
+        parts = [self._both()]
+        while self._take("word", "or"):
+            parts.append(self._both())
+        return parts[0] if len(parts) == 1 else Filter("or", parts=tuple(parts))
+
+    def _both(self) -> Filter:
+        parts = [self._one()]
+        while self._take("word", "and"):
+            parts.append(self._one())
+        return parts[0] if len(parts) == 1 else Filter("and", parts=tuple(parts))
+
+    def _one(self) -> Filter:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise RankwellError(f"filter: nested more than {DEEPEST} deep")
+        if self._take("word", "not"):
+            found = Filter("not", parts=(self._one(),))
+        elif self._take("mark", "("):
+            found = self._either()
+            if not self._take("mark", ")"):
+                self._fail("and, or, or )")
+        else:
+            found = self._comparison()
+        self._depth -= 1
+        return found
+
+    def _comparison(self) -> Filter:
+        if self._kind not in ("name", "quoted"):
+            self._fail("a field")
+        field = self._next().strip("`")
+        negated = self._take("word", "not")
+        if self._take("word", "in"):
+            if not self._take("mark", "("):
+                self._fail("( and a list of values")
+            values = [self._value()]
+            while self._take("mark", ","):
+                values.append(self._value())
+            if not self._take("mark", ")"):
+                self._fail(", or )")
+            return _compare(field, "not in" if negated else "in", values)
+        operator = None if negated else self._take("mark", "=", "==", "!=", "<>", "<", "<=", ">", ">=")
+        if operator is None:
+            self._fail("in" if negated else "a comparison such as = or >=")
+        return _compare(field, _SAME.get(operator, operator), [self._value()])
+
+    def _value(self) -> float | str:
+        kind, token = self._kind, self._token
+        value: Any = None
+        if kind == "number":
+            value = float(token) if re.search(r"[.eE]", token) else int(token)
+        elif kind == "text":
+            value = re.sub(rf"\\(.)|{token[0]}{token[0]}", lambda found: found[1] or token[0], token[1:-1])
+        elif kind == "word" and token in ("true", "false"):
+            value = token == "true"
+        encoded = f"s{value}" if value == "" else encode_value(value)
+        if encoded is None:
+            self._fail("a number, a text in quotes, true or false")
+        self._next()
+        return encoded
+
+
+def _from_dict(source: Any, place: str, depth: int) -> Filter:
+    if not isinstance(source, Mapping) or not source or depth > DEEPEST:
+        raise RankwellError(f"{place}: expected a dict of fields and values, found {excerpt(repr(source))}")
+    parts = []
+    for name, value in source.items():
+        inner = f"{place}.{name}"
+        if name in ("$and", "$or"):
+            if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+                raise RankwellError(f"{inner}: expected a list of filters, found {excerpt(repr(value))}")
+            some = tuple(_from_dict(item, f"{inner}.{n}", depth + 1) for n, item in enumerate(value))
+            parts.append(Filter("and" if name == "$and" else "or", parts=some))
+        elif name == "$not":
+            parts.append(Filter("not", parts=(_from_dict(value, inner, depth + 1),)))
+        elif not isinstance(name, str) or name.startswith("$"):
+            raise RankwellError(f"{inner}: expected a field, or $and, $or, $not")
+        else:
+            wanted = value if isinstance(value, Mapping) else {"$eq": value}
+            for dollar, operand in wanted.items():
+                if dollar not in _DOLLARS:
+                    raise RankwellError(f"{inner}: expected one of {', '.join(_DOLLARS)}, found {excerpt(str(dollar))}")
+                several = dollar in ("$in", "$nin")
+                if several and (not isinstance(operand, Sequence) or isinstance(operand, str) or not operand):
+                    raise RankwellError(f"{inner}.{dollar}: expected a list of values, found {excerpt(repr(operand))}")
+                values = [encode_value(item) for item in (operand if several else [operand])]
+                known = [value for value in values if value is not None]
+                if len(known) < len(values):
+                    found = excerpt(repr(operand))
+                    raise RankwellError(f"{inner}.{dollar}: expected a number, a text, true or false, found {found}")
+                parts.append(_compare(name, _DOLLARS[dollar], known))
+    return parts[0] if len(parts) == 1 else Filter("and", parts=tuple(parts))

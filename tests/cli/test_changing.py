@@ -1,0 +1,80 @@
+"""The verbs that change an index, and searches that are filtered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Rankwell = Callable[..., Any]
+
+
+@pytest.fixture
+def products(rankwell: Rankwell) -> None:
+    Path("products.csv").write_text(
+        "id,text,year,lang\n007,honey from bees,2014,de\n8,honey and wax,2016,en\n9,tea,2020,de\n"
+    )
+    made = rankwell("index", "products.csv", "--out", "index")
+    assert made.code == 0
+    assert made.out.startswith("index: 3 documents")
+
+
+def docids(searched: Any) -> list[str]:
+    assert searched.code == 0, searched.err
+    return [row["docid"] for row in json.loads(searched.out)["results"]]
+
+
+def test_update_delete_and_merge(rankwell: Rankwell, products: None) -> None:
+    Path("more.jsonl").write_text('{"id": "8", "text": "milk", "year": 2024}\n{"id": "10", "text": "honey"}\n')
+    refused = rankwell("index", "more.jsonl", "--out", "index", "--append")
+    assert refused.code == 2
+    assert "line 1: document '8' is in the index already; --update replaces documents" in refused.err
+    updated = rankwell("index", "more.jsonl", "--out", "index", "--update")
+    assert updated.out.startswith("index: 4 documents")
+    assert docids(rankwell("search", "index", "honey", "--json")) == ["10", "007"]
+    Path("ids.txt").write_text("007\nnowhere\n\n")
+    deleted = rankwell("delete", "index", "ids.txt", "9")
+    assert deleted.out == "index: 2 deleted, 1 not in the index, 2 documents left\n"
+    assert docids(rankwell("search", "index", "honey", "--json")) == ["10"]
+    merged = rankwell("merge", "index")
+    assert merged.out.startswith("index: 2 documents, ")
+    assert docids(rankwell("search", "index", "honey milk", "--json")) == ["8", "10"]
+    assert rankwell("check", "index").code == 0
+    both = rankwell("index", "more.jsonl", "--out", "index", "--update", "--overwrite")
+    assert (both.code, both.err) == (2, "rankwell: append, update and overwrite cannot be combined\n")
+
+
+def test_answers_are_filtered_and_show_their_columns(rankwell: Rankwell, products: None) -> None:
+    searched = rankwell("search", "index", "honey tea", "--json", "--filter", "year >= 2015 and lang = 'de'")
+    assert docids(searched) == ["9"]
+    assert json.loads(searched.out)["results"][0]["metadata"] == {"year": 2020, "lang": "de"}
+    shown = rankwell("search", "index", "honey tea", "--filter", "lang = 'en'")
+    assert "year: 2016  lang: en" in shown.out
+    written = rankwell("search", "index", "honey tea", "--filter", "lang = 'en'", "--out", "filtered.run")
+    assert written.code == 0
+    assert [line.split()[2] for line in Path("filtered.run").read_text().splitlines()] == ["8"]
+    assert json.loads(Path("filtered.run.manifest.json").read_text())["config"]["filter"] == "lang = 'en'"
+
+
+@pytest.mark.parametrize(
+    ("filter", "message"),
+    [
+        ("lang 'en'", "rankwell: filter, character 6: expected a comparison such as = or >=, found"),
+        ("price > 3", "rankwell: filter: no document in the index index has a field 'price' (fields: lang, year)"),
+    ],
+)
+def test_a_wrong_filter_is_one_line(rankwell: Rankwell, products: None, filter: str, message: str) -> None:
+    searched = rankwell("search", "index", "honey", "--filter", filter)
+    assert (searched.code, searched.out) == (2, "")
+    assert searched.err.startswith(message)
+    assert searched.err.count("\n") == 1
+
+
+def test_what_is_neither_index_nor_system_is_refused(rankwell: Rankwell) -> None:
+    for verb in (("delete", "nowhere", "id"), ("merge", "nowhere")):
+        refused = rankwell(*verb)
+        assert refused.code == 2
+        assert "nowhere: no such folder; make an index" in refused.err
