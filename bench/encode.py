@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from harness import DATA, clock_and_cpu, machine, make_parser
+from harness import DATA, MINILM, clock_and_cpu, machine, make_parser
 from rankwell import BiEncoder, read_documents
-from rankwell.models.checkpoints.names import BACKBONE, find_model
+from rankwell.models.checkpoints.names import find_model
 
 Encode = Callable[[list[str]], Any]
 
@@ -65,7 +65,7 @@ def read_options() -> argparse.Namespace:
     """The command line."""
     parser = make_parser(__doc__)
     parser.add_argument("--collection", default=str(DATA / "insuranceqa" / "collection.tsv.gz"))
-    parser.add_argument("--encoder", default=BACKBONE)
+    parser.add_argument("--encoder", default=MINILM)
     parser.add_argument("--documents", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

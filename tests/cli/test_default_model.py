@@ -65,9 +65,8 @@ def test_rerank_without_a_model(
 
 
 def test_blending_and_hybrid_search_have_the_same_default_bi_encoder(
-    shipped: Path, rankwell: Callable[..., Any], index: Path, queries: Path, monkeypatch: pytest.MonkeyPatch
+    shipped: Path, rankwell: Callable[..., Any], index: Path, queries: Path
 ) -> None:
-    monkeypatch.setattr(names, "BACKBONE", "rankwell_no_such_package:model")
     options = ("--k", "3", "--hybrid", "0.5", "--out", "hybrid.run")
     assert rankwell("search", index, queries, *options).code == 0
     common = ("rerank", "hybrid.run", "--queries", queries, "--collection", index, "--depth", "3", "--out", "own.run")

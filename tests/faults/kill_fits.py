@@ -28,8 +28,9 @@ from typing import Any
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import open_dataset
 from rankwell.rank.system import System, is_system
+from rankwell.training.fit import rungs
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.rungs import ladder
+from rankwell.training.fit.rungs import FitTask, ladder
 from rankwell.training.stage import stage_kinds
 
 FULL_AT = (500, 4_000, 60_000)
@@ -58,8 +59,9 @@ def fork(work: Callable[[], object]) -> int:
 class Phases:
     """The phase that a fit is in, by the lines it says, which its process writes into a file."""
 
-    def __init__(self, path: Path):
-        self.path, self.titles = path, [step.title for step in ladder()]
+    def __init__(self, path: Path, data: str):
+        steps = ladder(FitTask(data, path))
+        self.path, self.titles = path, list(dict.fromkeys(step.title for step in steps))
 
     @property
     def names(self) -> list[str]:
@@ -142,6 +144,7 @@ def describe(folder: Path, data: str, out: Path) -> None:
 def main() -> None:
     """Fit, kill and print."""
     data, encoder, place, kills, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
+    rungs.ENCODER = encoder
     stage_kinds()  # imported once, too
     chance = random.Random(seed)
     facts_path = place / "facts.json"
@@ -153,11 +156,11 @@ def main() -> None:
         return facts
 
     def fit_into(folder: Path, say: Callable[[str], None] = lambda line: None) -> Callable[[], object]:
-        return lambda: fit(data, folder, encoder=encoder, start=encoder, device="cpu", minutes=60, say=say)
+        return lambda: fit(data, folder, device="cpu", minutes=60, say=say)
 
     folder = place / "whole" / "system"
     folder.parent.mkdir(parents=True)
-    phases = Phases(place / "said")
+    phases = Phases(place / "said", data)
     begin = time.monotonic()
     assert os.waitpid(phases.run(fit_into(folder, phases.say)), 0)[1] == 0
     moments = phases.history()

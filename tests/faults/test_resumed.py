@@ -22,6 +22,7 @@ pytest.importorskip("torch")
 from tests.faults.disk import Disk
 from tests.training import toys
 from tests.training.conftest import make_model
+from tests.training.fit.fitting import fitted
 from tests.training.loop.test_loop import make_task, options
 
 from rankwell.core.errors import InputError, RankwellError
@@ -30,7 +31,6 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.inputs.templates import Template
 from rankwell.rank.cache import ScoreCache, text_hashes
 from rankwell.rank.system import System, is_system
-from rankwell.training.fit.fit import fit
 from rankwell.training.loop.loop import train
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
@@ -63,7 +63,7 @@ def fitting(tmp_path: Path, encoder: Path) -> Work:
 
     def run_fit(folder: Path) -> Any:
         if not is_system(folder / "system") or (folder / "system.work").exists():
-            fit(str(data), folder / "system", encoder=str(encoder), start=str(encoder), device="cpu", minutes=60)
+            fitted(folder / "system", encoder, data, minutes=60)
         system = System.open(folder / "system", device="cpu")
         run = system.search(open_dataset(data).queries("dev"), 20)
         found = {qid: [ranking.docids, ranking.scores.tolist()] for qid, ranking in run.items()}

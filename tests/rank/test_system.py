@@ -151,7 +151,7 @@ def test_vectors_of_other_encoders_are_left_behind(
         (lambda folder: (folder / "system.json").unlink(), "not a system (it has no system.json)"),
         (lambda folder: (folder / "system.json").write_text("[]"), "expected an object"),
         (lambda folder: (folder / "system.json").write_text("{}"), "not the description of a system"),
-        (lambda folder: edit(folder, version=3), "a system of version 3; this rankwell reads version 2"),
+        (lambda folder: edit(folder, version=4), "a system of version 4; this rankwell reads version 3"),
         (lambda folder: edit(folder, depth="deep"), "its depth is missing or wrong"),
         (lambda folder: edit(folder, shares={"model": 3.0}), "expected numbers of at least 0 that sum to 1"),
         (lambda folder: edit(folder, shares={"love": 1.0}), "not the description of a system"),

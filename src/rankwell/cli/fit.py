@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankwell.cli.options import Device, EncoderOption, resumable
-from rankwell.models.checkpoints.names import DEFAULT
+from rankwell.cli.options import Device, resumable
 
 
 def fit(
@@ -49,15 +48,18 @@ def fit(
             "Default: run.SPLIT.txt of DATA.",
         ),
     ] = None,
-    encoder: EncoderOption = None,
-    model: Annotated[
-        str | None,
+    tries: Annotated[
+        list[str] | None,
         typer.Option(
-            "--model",
+            "--try",
             metavar="MODEL",
-            help="Checkpoint that bi-encoders and re-rankers are trained from. Default: MiniLM if it is installed, "
-            "else rankwell-mini.",
+            help="A model to try beside rankwell-mini: a bi-encoder, a cross-encoder or a language model, by its "
+            "folder or name on the Hugging Face hub. Training starts from the best bi-encoder. Can be repeated.",
         ),
+    ] = None,
+    previous: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="SYSTEM", help="A system to continue from: its models are tried, too."),
     ] = None,
     queries_from: Annotated[
         Literal["titles", "headings"] | None,
@@ -81,6 +83,8 @@ def fit(
 
         rankwell fit my-data --out my-system --run train=elastic.train.jsonl --run dev=elastic.dev.jsonl
 
+        rankwell fit my-data --out my-system --try BAAI/bge-reranker-base --try sentence-transformers/all-mpnet-base-v2
+
         rankwell search my-system "how do bees keep warm"
     """
     with resumable():
@@ -95,8 +99,8 @@ def fit(
             measure=measure,
             train=train,
             report=report,
-            encoder=encoder or DEFAULT,
-            start=model,
+            tries=tries or (),
+            previous=previous,
             queries_from=queries_from,
             runs=run or (),
             say=partial(print, flush=True),  # so that a log shows each rung when it is done

@@ -159,6 +159,7 @@ class RerankRequest:
     queries: str | Path
     collection: str
     model: str = DEFAULT
+    """The re-ranker; empty if the run is only joined."""
     depth: int = DEPTH
     docids: tuple[str, ...] = ()
     types: Path | None = None
@@ -177,18 +178,22 @@ class RerankRequest:
     """The fields of the collection, if it is a file."""
     keep_rest: bool = False
     """Whether documents below the depth follow the re-ranked ones; otherwise they are left out."""
+    joined: System | None = None
+    """A system whose own results the run is joined with before."""
 
     def of_system(self, depth: int | None) -> RerankRequest:
         """The same request with what the system ``model`` has: re-ranker, shares, bi-encoder, depth, documents."""
         system = System.open(self.model)
-        if system.ranker is None:
+        joined = system if system.engine and self.run is not None else None
+        if system.ranker is None and joined is None:
             raise RankwellError(f"{self.model} is a system without a re-ranker; `rankwell search` uses it")
         if self.fuse is not None or self.blend is not None:
             raise RankwellError("--fuse and --blend go with a model; a system has its own shares")
         shares = system.shares or Shares(model=1.0)
         return replace(
             self,
-            model=str(system.ranker),
+            model=str(system.ranker or ""),
+            joined=joined,
             collection=self.collection or self.model,
             depth=depth or system.depth,
             fuse=shares.first or None,
@@ -213,7 +218,8 @@ class RerankRequest:
         if self.windows is not None:
             parse_windows(self.windows)
         names = ("types", "cache", "windows", "stride", "aggregate", "keep_tokens")
-        check_options(self.model, **{name: getattr(self, name) for name in names}, **more)
+        if self.model:
+            check_options(self.model, **{name: getattr(self, name) for name in names}, **more)
 
     def read(self) -> tuple[Run, list[Query]]:
         """The candidates, and their queries in the same order."""
@@ -231,7 +237,8 @@ class RerankRequest:
         missing = next((qid for qid in run if qid not in queries), None)
         if missing is not None:
             raise InputError(self.queries, None, f"no query {missing!r}, for which {self.run} has results")
-        return run, [queries[qid] for qid in run]
+        asked = [queries[qid] for qid in run]
+        return (run if self.joined is None else self.joined.join(run, asked)), asked
 
     def _find(self, queries: Sequence[Query]) -> Run:
         """Candidates without a run."""
@@ -272,6 +279,10 @@ class RerankRequest:
     ) -> RunResult:
         """Re-rank. If ``workers`` score a request in the model's place, this process computes on the CPU."""
         run, queries = self._read()
+        if not self.model and self.joined is not None:
+            data = {"run": file_digest(self.run or ""), "queries": questions_digest(self.queries)}
+            manifest = Manifest("run", {"system": self.joined.manifest.get("config_hash")}, data)
+            return RunResult(Run(run, name=name), manifest, f"{len(run):,} queries", queries, self.joined.index)
         candidates = run.head(self.depth)
         cache = ScoreCache(self.cache) if self.cache else None
         computing = self.computing

@@ -43,7 +43,7 @@ from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing, ComputingOptions
 from rankwell.rank.answers import Answer, read_answers
 from rankwell.rank.first_stage import FIRST_STAGE, FirstStage
-from rankwell.rank.fusion import Shares, fuse_reranked
+from rankwell.rank.fusion import Shares, fuse, fuse_reranked
 from rankwell.rank.ranker import open_ranker
 from rankwell.rank.rankers import AnyRanker, VectorSearch
 from rankwell.rank.texts import INDEX, SYSTEM, Texts, is_system
@@ -53,7 +53,7 @@ from rankwell.retrieve.index import Index
 if TYPE_CHECKING:
     from rankwell.rank.dense import DenseRanker
 
-VERSION = 2
+VERSION = 3
 DEPTH = 100
 SMALL = 1 << 16
 """Files of up to this many bytes, such as descriptions, are compared with their checksums when a system is opened."""
@@ -76,11 +76,13 @@ class System:
         ranker: str | Path | None = None,
         depth: int = DEPTH,
         shares: Shares | None = None,
+        engine: float = 0.0,
         computing: Computing | None = None,
     ):
         """Combine parts that lie anywhere; :meth:`save` puts them into one folder.
 
-        ``computing`` is the re-ranker's; by default that of the first stage.
+        ``engine`` is the share of another engine's results where :meth:`join` is given some. ``computing`` is the
+        re-ranker's; by default that of the first stage.
         """
         if depth < 1:
             raise RankwellError(f"a system re-ranks {depth} documents; expected 1 or more")
@@ -89,6 +91,7 @@ class System:
         if shares is not None and shares.similarity and first_stage.encoder is None:
             raise RankwellError(f"the shares are {shares}, but the system has no bi-encoder")
         self.first_stage, self.ranker, self.depth, self.shares = first_stage, ranker, depth, shares
+        self.engine = engine
         self.computing = first_stage.computing if computing is None else computing
         self.folder: Path | None = None
         self.card: Mapping[str, Any] = {}
@@ -151,6 +154,7 @@ class System:
             "ranker": None if self.ranker is None else os.path.relpath(self.ranker, folder),
             "depth": self.depth,
             "shares": None if self.shares is None else asdict(self.shares),
+            "engine": self.engine,
         }
 
     @classmethod
@@ -159,7 +163,8 @@ class System:
         ranker = None if settings["ranker"] is None else folder / settings["ranker"]
         shares = None if settings["shares"] is None else Shares(**settings["shares"])
         first = FirstStage.open(folder, replace(computing, precision="auto"))
-        return cls(first, ranker=ranker, depth=settings["depth"], shares=shares, computing=computing)
+        depth, engine = settings["depth"], settings["engine"]
+        return cls(first, ranker=ranker, depth=depth, shares=shares, engine=engine, computing=computing)
 
     @classmethod
     def of_index(
@@ -239,6 +244,13 @@ class System:
         typed = [replace(query, type=type_for(query, ranker)) for query in queries]
         return self.fuse(top, ranker.rerank(top, typed, self.index, depth=self.depth), queries)
 
+    def join(self, run: Run, queries: Sequence[Query]) -> Run:
+        """Another engine's results and those of the first stage in one list; the former alone if it has no share."""
+        if not self.engine:
+            return run
+        found = self.first_stage.search(queries, DEPTH, threads=os.cpu_count() or 1)
+        return fuse({"similarity": found, "first": run}, Shares.hybrid(1 - self.engine), depth=DEPTH)
+
     def fuse(self, first: Run, model: Run, queries: Sequence[Query]) -> Run:
         """The re-ranker's run of the first stage's candidates, with every part's share in their scores."""
         dense = self.first_stage.dense if self.shares is not None and self.shares.similarity else None
@@ -314,6 +326,7 @@ class System:
         parts = [f"BM25 (k1 {first.bm25.k1:g}, b {first.bm25.b:g})"] if first.share < 1 else []
         parts += [f"a bi-encoder (share {first.share:g})"] if first.share else []
         line = " and ".join(parts)
+        line = f"your engine (share {self.engine:g}) joined with {line}" if self.engine else line
         if self.ranker is not None:
             line += f", the best {self.depth} re-ranked"
             line += f" ({self.shares})" if self.shares is not None else ""
@@ -424,8 +437,8 @@ def _read(folder: Path) -> dict[str, Any]:
         problem = f"a system of version {version}; this rankwell reads version {VERSION}: fit it again"
         raise InputError(path, None, problem)
     check_seal(path, record)
-    expected = {"ranker": str | None, "depth": int, "shares": dict | None, "card": dict, "parts": dict}
-    for key, kind in expected.items():
+    kinds = (str | None, int, dict | None, float, dict, dict)
+    for key, kind in zip(("ranker", "depth", "shares", "engine", "card", "parts"), kinds, strict=True):
         elsewhere = key == "ranker" and record.get(key) not in (None, RANKER)
         if key not in record or not isinstance(record[key], kind) or elsewhere:
             raise InputError(path, None, f"not the description of a system (its {key} is missing or wrong)")

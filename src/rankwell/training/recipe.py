@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field
 
 from rankwell.inputs.pieces import UnmarkedWords
-from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
+from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.models.spec import AttentionRule
 from rankwell.training.options import Options
 
@@ -101,7 +101,7 @@ class ModelOptions(Options):
     """The model to train and how it reads its input."""
 
     start: str = Field(
-        default=BACKBONE,
+        default=DEFAULT,
         description="Checkpoint to start from: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub.",
     )
     template: str = Field(default="mono", description="Template that joins the texts: mono, typed, twin or nli.")
@@ -149,7 +149,8 @@ class ModelOptions(Options):
     )
     adapt: bool = Field(
         default=False,
-        description="Allow a start checkpoint with another template, attention rule or markers.",
+        description="Allow a start checkpoint with another template, attention rule or markers, as rankwell-mini may "
+        "have.",
     )
 
     def input_template(self) -> Template:

@@ -21,7 +21,7 @@ from rankwell.models.checkpoints.config import (
     read_ranker_config,
 )
 from rankwell.models.checkpoints.describe import describe
-from rankwell.models.checkpoints.names import find_model, model_digest
+from rankwell.models.checkpoints.names import DEFAULT, find_model, model_digest
 from rankwell.training.data.prepare import Prepared, folder_digest, prepare
 from rankwell.training.first_stage import with_first_stage
 from rankwell.training.loop.log import METRICS, plot_training
@@ -235,7 +235,7 @@ def check_start(recipe: Recipe) -> Path:
     if encoder is not None:
         layers.check_layers(encoder.num_hidden_layers)
     config = read_ranker_config(folder)
-    if config is not None and not wanted.adapt:
+    if config is not None and not wanted.adapt and wanted.start != DEFAULT:
         names = ("attention", "attention_layers", "apart", "similarity")
         expected: dict[str, object] = {name: getattr(wanted, name) for name in names}
         expected |= {"template": template.name, "markers": template.markers}

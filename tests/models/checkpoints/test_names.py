@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.models.checkpoints import names
-from rankwell.models.checkpoints.names import DEFAULT, default_start, find_model, published_name
+from rankwell.models.checkpoints.names import find_model, published_name
 
 
 def test_a_folder_that_exists_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,16 +122,6 @@ class TestTheHub:
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
         with pytest.raises(MissingExtraError, match=r"owner/name.*huggingface_hub: pip install 'rankwell\[models\]'"):
             find_model("owner/name")
-
-
-def test_fitting_starts_from_the_model_that_ships_unless_minilm_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(names, "BACKBONE", "rankwell_no_such_package:model")
-    assert default_start() == DEFAULT
-    (tmp_path / "rankwell_no_such_package").mkdir()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert default_start() == "rankwell_no_such_package:model"
 
 
 def test_a_checkpoint_is_loaded_by_such_a_name(

@@ -1,34 +1,39 @@
-"""Fits of the tests, and a rung that is always kept."""
+"""Fits of the tests, with a tiny model in the place of the shipped one, and a rung that is always kept."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rankwell import sample
 from rankwell.corpus.records import Run
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
+from rankwell.training.fit import rungs as steps
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.rungs import FitTask, Rung
+from rankwell.training.fit.rungs import FitTask, Rung, Step
 
 
 def fitted(out: Path, encoder: Path, data: Path = sample.FOLDER, **options: Any) -> tuple[System, str]:
-    """A system and what was said while it was fitted."""
+    """A system and what was said while it was fitted, from the bi-encoder ``encoder``."""
     lines: list[str] = []
-    system = fit(
-        str(data),
-        out,
-        encoder=str(encoder),
-        say=lines.append,
-        **{"start": str(encoder), "device": "cpu", "minutes": 30, **options},
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "ENCODER", str(encoder))
+        patch.setattr(steps, "DEPTHS", (5, 10))  # re-ranking is what takes longest
+        system = fit(str(data), out, say=lines.append, **{"device": "cpu", "minutes": 30, **options})
     return system, "\n".join(lines)
 
 
 def rungs(system: System) -> dict[str, dict[str, Any]]:
     return {rung["rung"]: rung for rung in system.card["rungs"]}
+
+
+def named(name: str) -> Step:
+    """A step of the ladder."""
+    return next(step for step in steps.ladder(FitTask(str(sample.FOLDER), Path("nowhere"))) if step.name == name)
 
 
 def perfect(task: FitTask, below: Rung) -> Rung:

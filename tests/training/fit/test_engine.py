@@ -1,11 +1,9 @@
-"""Fitting on top of another engine: SQLite's full-text search."""
+"""Fitting on top of other engines, for real."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +11,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from tests.training.fit.fitting import fitted, perfect, rungs
+from tests.training.fit.engines import ENGINES, MissingError, run_of
+from tests.training.fit.fitting import fitted, named, perfect, rungs
 
 from rankwell import sample
 from rankwell.core.errors import Notice, RankwellError
@@ -21,25 +20,24 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate
+from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.system import System
 from rankwell.training.fit import ladder
 from rankwell.training.fit.rungs import Step
+from rankwell.training.fit.rungs import _join as join
 
 
-def export(folder: Path, split: str, out: Path) -> None:
-    """What SQLite finds, as docs/your-engine.md exports it."""
-    engine = sqlite3.connect(":memory:")
-    try:
-        engine.execute("CREATE VIRTUAL TABLE docs USING fts5(id UNINDEXED, text, tokenize='porter')")
-    except sqlite3.OperationalError:
-        pytest.skip("this SQLite has no FTS5")
+def export(folder: Path, split: str, out: Path, engine: str = "SQLite") -> None:
+    """What an engine finds, as docs/your-engine.md exports it."""
     data = open_dataset(folder)
-    engine.executemany("INSERT INTO docs VALUES (?, ?)", ((d.docid, d.text) for d in data.documents()))
+    try:
+        run = run_of(engine, list(data.documents()), data.queries(split))
+    except MissingError as error:
+        pytest.skip(f"{engine} is missing: {error}")
     with out.open("w") as file:
-        for query in data.queries(split):
-            words = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query.text))
-            found = "SELECT id, -rank FROM docs WHERE docs MATCH ? ORDER BY rank LIMIT 100"
-            for docid, score in engine.execute(found, [words]):
-                file.write(json.dumps({"query_id": query.qid, "doc_id": docid, "score": score}) + "\n")
+        for qid, ranking in run.items():
+            for docid, score in ranking:
+                file.write(json.dumps({"query_id": qid, "doc_id": docid, "score": float(score)}) + "\n")
 
 
 @pytest.fixture
@@ -60,8 +58,7 @@ def data(tmp_path: Path) -> Path:
 def test_an_engine_is_re_ranked_by_the_fitted_system(
     data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = [step for step in ladder.ladder() if step.name == "shipped"]
-    monkeypatch.setattr(ladder, "ladder", lambda: steps)
+    monkeypatch.setattr(ladder, "ladder", lambda task: [named("shipped")])
     monkeypatch.setattr(ladder, "LEVEL", 1.1)  # whatever is better is kept
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
     tried = rungs(system)
@@ -73,23 +70,51 @@ def test_an_engine_is_re_ranked_by_the_fitted_system(
     assert "; your engine: " in said
     assert tried["shipped"]["system"].startswith("your engine, its best ")
     assert "over your engine [" in (system.folder / "report.html").read_text()
-    out = tmp_path / "better.run"
-    command = [sys.executable, "-m", "rankwell", "rerank", data / "run.train.jsonl"]
-    command += ["--queries", data / "queries.train.tsv", "--model", system.folder, "--out", out, "--device", "cpu"]
-    subprocess.run(command, check=True)
-    after = evaluate(qrels, read_run(out), "RR@10 R@100").mean
+    after = evaluate(qrels, rerank(data, system, tmp_path / "better.run"), "RR@10 R@100").mean
     assert after["RR@10"] > before["RR@10"]
     assert after["R@100"] == pytest.approx(before["R@100"])  # what is not re-ranked follows
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_is_joined_with_the_fitted_search(
+    data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    theirs = data / "run.train.jsonl"
+    export(data, "train", theirs, engine)
+    joined = Step("joined", "joined with your engine", join, kind="join", given=True)
+    monkeypatch.setattr(ladder, "ladder", lambda task: [joined])
+    monkeypatch.setattr(ladder, "LEVEL", 1.1)  # whatever is better is kept
+    monkeypatch.setattr("rankwell.training.fit.rungs.share_grid", lambda parts: [Shares.hybrid(0.4)])
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
+    record, run = rungs(system)["joined"], read_run(theirs)
+    queries, own = open_dataset(data).queries("train"), System.of_index(system.index)
+    expected = fuse({"similarity": own.search(queries, 100), "first": run}, Shares.hybrid(0.4), depth=100)
+    figures = evaluate(open_dataset(data).qrels("train"), expected, "RR@10").mean["RR@10"]
+    assert record["judged"]["RR@10"]["mean"] == pytest.approx(figures)
+    if record["kept"]:  # not for every engine: the queries are few
+        assert record["system"] == "your engine (share 0.6) joined with BM25 (k1 0.9, b 0.4)"
+        assert "rankwell rerank RUN" in said
+        assert evaluate(open_dataset(data).qrels("train"), rerank(data, system, tmp_path / "better.run"), "RR@10").mean[
+            "RR@10"
+        ] == pytest.approx(figures)
+
+
+def rerank(data: Path, system: System, out: Path) -> Run:
+    """What the command makes of the engine's run."""
+    command = [sys.executable, "-m", "rankwell", "rerank", data / "run.train.jsonl", "--device", "cpu"]
+    command += ["--queries", data / "queries.train.tsv", "--model", system.folder, "--out", out]
+    subprocess.run(command, check=True)
+    return read_run(out)
 
 
 def test_a_system_that_is_better_replaces_the_engine_and_one_that_is_not_leaves_it(
     data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda: [Step("better", "a better rung", perfect)])
+    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("better", "a better rung", perfect)])
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
     assert rungs(system)["better"]["kept"]
     assert "re-rank:" not in said
-    monkeypatch.setattr(ladder, "ladder", list)
+    monkeypatch.setattr(ladder, "ladder", lambda task: [])
     given = data / "run.train.jsonl"
     best = shutil.move(given, tmp_path / "mine.jsonl")
     system, said = fitted(tmp_path / "other", tiny_bi_encoder, data, runs=[f"train={best}"])
@@ -123,7 +148,7 @@ def test_runs_that_do_not_fit_the_data_are_refused(data: Path, tmp_path: Path, t
 def test_documents_of_the_engine_that_are_not_in_the_collection_are_counted(
     data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder, "ladder", list)
+    monkeypatch.setattr(ladder, "ladder", lambda task: [])
     with (data / "run.train.jsonl").open("a") as file:
         file.write('{"query_id": "new", "doc_id": "nowhere", "score": 1}\n')
     with pytest.warns(Notice, match="1 of [0-9]+ documents of your engine's run are not in the collection, such as no"):

@@ -50,7 +50,7 @@ def test_a_rung_that_fails_is_left_out_and_said(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch, make: Any, reason: str
 ) -> None:
     steps = [Step("broken", "a broken rung", make), Step("better", "a better rung", perfect)]
-    monkeypatch.setattr(ladder, "ladder", lambda: steps)
+    monkeypatch.setattr(ladder, "ladder", lambda task: steps)
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     tried = rungs(system)
     assert reason in tried["broken"]["failed"]
@@ -90,11 +90,11 @@ def has_a_bug(task: FitTask, below: object) -> Any:
 def test_what_is_not_the_fault_of_a_rung_ends_the_fit_and_the_rung_is_tried_again(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch, step: Step, error: type[BaseException]
 ) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda: [Step("broken", "a broken rung", no_memory), step])
+    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("broken", "a broken rung", no_memory), step])
     with pytest.raises(error):
         fitted(tmp_path / "system", tiny_bi_encoder)
     assert not (tmp_path / "system").exists()
-    monkeypatch.setattr(ladder, "ladder", lambda: [Step("broken", "a broken rung", perfect)])
+    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("broken", "a broken rung", perfect)])
     system, _ = fitted(tmp_path / "system", tiny_bi_encoder)
     assert rungs(system)["broken"]["kept"]
 

@@ -19,7 +19,7 @@ import pytest
 from tests.training import toys
 
 pytest.importorskip("torch")
-from tests.training.fit.fitting import fitted, perfect, rungs
+from tests.training.fit.fitting import fitted, named, perfect, rungs
 
 from rankwell import sample
 from rankwell.core.errors import RankwellError
@@ -30,9 +30,11 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
+from rankwell.retrieve.index import Index
 from rankwell.training.fit import ladder
 from rankwell.training.fit.fit import command_of
 from rankwell.training.fit.rungs import FitTask, Rung, Step
+from rankwell.training.fit.rungs import ladder as every_step
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, small: Path, tiny_bi_encoder
 def test_every_rung_is_measured_and_the_best_is_saved(whole: tuple[System, str]) -> None:
     system, said = whole
     tried = rungs(system)
-    assert list(tried) == ["bm25", "hybrid", "tuned", "shipped", "adapter", "encoder", "rerank"]
+    assert list(tried) == ["bm25", "hybrid", "tuned", "adapter", "shipped", "encoder", "rerank"]
     assert tried["bm25"]["kept"]
     for rung in tried.values():
         assert 0 < rung["judged"]["RR@10"]["mean"] <= 1
@@ -97,8 +99,8 @@ def test_the_folder_holds_a_card_and_a_page_that_needs_nothing_else(whole: tuple
 def test_a_rung_that_needs_too_long_is_skipped_and_said(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = [replace(step, seconds=lambda task, below: 7200.0) for step in ladder.ladder() if step.name == "rerank"]
-    monkeypatch.setattr(ladder, "ladder", lambda: steps)
+    steps = [replace(named("rerank"), seconds=lambda task, below: 7200.0)]
+    monkeypatch.setattr(ladder, "ladder", lambda task: steps)
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     assert "this machine has time for: BM25\n--minutes 124 would add: a trained re-ranker\n" in said
     assert "a trained re-ranker: skipped, it needs about 2 h, and 29 min are left" in said
@@ -112,7 +114,7 @@ def test_when_the_time_is_up_the_best_so_far_is_saved(
     def endless(task: object, below: object) -> Any:
         raise TimeIsUp
 
-    monkeypatch.setattr(ladder, "ladder", lambda: [Step("endless", "an endless rung", endless)])
+    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("endless", "an endless rung", endless)])
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     assert "an endless rung: skipped, the time was up before it was finished" in said
     assert system.describe() == "BM25 (k1 0.9, b 0.4)"
@@ -123,7 +125,7 @@ def test_when_the_time_is_up_the_best_so_far_is_saved(
 def test_the_report_begins_with_the_gain_over_bm25(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda: [Step("better", "a better rung", perfect)])
+    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("better", "a better rung", perfect)])
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     page = (system.folder / "report.html").read_text()
     assert f"<h1>Search fitted to {sample.FOLDER.name}</h1>" in page
@@ -140,8 +142,8 @@ def test_the_reranker_reads_the_candidates_of_the_rung_below(
         relevant = {qid: {**dict.fromkeys(own, 2.0), "d0": 1.0} for qid, own in task.parts.judged.qrels.items()}
         return Rung(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})
 
-    [rerank] = [step for step in ladder.ladder() if step.name == "rerank"]
-    monkeypatch.setattr(ladder, "ladder", lambda: [Step("better", "a better rung", better), rerank])
+    rerank = named("rerank")
+    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("better", "a better rung", better), rerank])
     harder = shutil.copytree(small, tmp_path / "data")
     queries = (harder / "queries.train.tsv").read_text()
     (harder / "queries.train.tsv").write_text(re.sub(r"(\w+)\t\w+ market", r"\1\t\1 market", queries))
@@ -150,11 +152,42 @@ def test_the_reranker_reads_the_candidates_of_the_rung_below(
     assert rungs(system)["rerank"]["judged"]["R@100"]["mean"] == 1.0
 
 
-def test_a_ranker_with_vectors_can_be_the_start(
-    small: Path, tmp_path: Path, tiny_bi_encoder: Path, tiny_twin: Path
+def test_models_to_try_are_steps_of_their_kind_and_the_best_encoder_is_the_start(
+    small: Path, tmp_path: Path, tiny_bi_encoder: Path, tiny_twin: Path, tiny_checkpoint: Path
 ) -> None:
-    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small, start=str(tiny_twin))
-    assert all("judged" in rung for rung in rungs(system).values())  # none failed
+    """The first has vectors and scores pairs, the second scores pairs alone."""
+    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small, tries=[str(tiny_twin), str(tiny_checkpoint)])
+    tried = rungs(system)
+    assert all("judged" in rung for rung in tried.values())  # none failed
+    names = ["bm25", "hybrid", f"hybrid {tiny_twin}", "tuned", "adapter", "shipped", f"rerank {tiny_twin}"]
+    assert list(tried) == [*names, f"rerank {tiny_checkpoint}", "encoder", "rerank"]
+    assert f"--try {tiny_twin} --try {tiny_checkpoint}" in (system.folder / "README.md").read_text()
+
+
+def test_a_fit_continues_from_the_models_of_a_system(
+    small: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index.build(open_dataset(small).documents(), tmp_path / "index")
+    old = System(FirstStage(index, encoder=tiny_bi_encoder, share=0.7)).save(tmp_path / "old").folder
+    assert old is not None
+    monkeypatch.setattr(ladder, "ladder", lambda task: [step for step in every_step(task) if step.model])
+    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small, previous=old)
+    assert list(rungs(system)) == ["bm25", "hybrid", f"hybrid {old / 'encoder'}"]
+    with pytest.raises(RankwellError, match="not a system"):
+        fitted(tmp_path / "other", tiny_bi_encoder, small, previous=small)
+
+
+def test_the_last_doubling_of_the_queries_tells_what_more_of_them_would_bring(
+    small: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankwell.training.fit.rungs.LEAST_TO_FIT", 20)
+    monkeypatch.setattr(ladder, "ladder", lambda task: [named("hybrid"), named("adapter")])
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, small)
+    expected = (
+        r"Twice the judged queries would likely bring about [+-]0\.\d+ RR@10 \[[+-]0\.\d+, [+-]0\.\d+\], as the last"
+    )
+    assert re.search(expected, said)
+    assert re.search(expected, (system.folder / "report.html").read_text())
 
 
 def test_a_device_that_is_not_there_is_refused_before_any_work(
@@ -225,7 +258,7 @@ def test_a_finished_system_is_not_replaced(whole: tuple[System, str], tiny_bi_en
         fitted(whole[0].folder, tiny_bi_encoder)
 
 
-@pytest.mark.parametrize("options", [{"minutes": 0}, {"measure": "RR@ten"}, {"start": "no_such_package:model"}])
+@pytest.mark.parametrize("options", [{"minutes": 0}, {"measure": "RR@ten"}, {"tries": ["no_such_package:model"]}])
 def test_wrong_options_are_refused_before_any_work(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(RankwellError):
         fitted(tmp_path / "system", tmp_path, **options)
@@ -238,17 +271,19 @@ def test_wrong_options_are_refused_before_any_work(tmp_path: Path, options: dict
 def test_a_stopped_fit_resumes_to_the_same_system(
     whole: tuple[System, str], small: Path, tmp_path: Path, tiny_bi_encoder: Path, moment: str, number: signal.Signals
 ) -> None:
-    command = [sys.executable, "-m", "rankwell", "fit", str(small), "--out", str(tmp_path / "system")]
-    command += [
-        "--encoder",
+    program = "import sys; from rankwell.__main__ import main; from rankwell.training.fit import rungs"
+    program += "; rungs.ENCODER = sys.argv.pop(1); sys.exit(main())"
+    command = [
+        sys.executable,
+        "-c",
+        program,
         str(tiny_bi_encoder),
-        "--model",
-        str(tiny_bi_encoder),
-        "--minutes",
-        "30",
-        "--device",
-        "cpu",
+        "fit",
+        str(small),
+        "--out",
+        str(tmp_path / "system"),
     ]
+    command += ["--minutes", "30", "--device", "cpu"]
     settings: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, **settings, env={**os.environ, "OMP_NUM_THREADS": "1"})
     work = tmp_path / "system.work"
@@ -274,8 +309,8 @@ def test_a_stopped_fit_resumes_to_the_same_system(
 def test_finished_rungs_are_kept_although_their_time_is_up(
     small: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = ladder.ladder()[:2]
-    monkeypatch.setattr(ladder, "ladder", lambda: steps)
+    steps = [named("hybrid"), named("tuned")]
+    monkeypatch.setattr(ladder, "ladder", lambda task: steps)
 
     class Killed(BaseException):
         pass
@@ -295,7 +330,7 @@ def test_finished_rungs_are_kept_although_their_time_is_up(
 def test_the_command_repeats_the_fit_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my docs").mkdir()
     monkeypatch.chdir(tmp_path)
-    task = FitTask("my docs", Path("out of here/sys"), 1.5, encoder="a hub/name")
+    task = FitTask("my docs", Path("out of here/sys"), 1.5, tries=("a hub/name",))
     data, out = tmp_path / "my docs", tmp_path / "out of here" / "sys"
-    expected = ["rankwell", "fit", str(data), "--out", str(out), "--minutes", "1.5", "--encoder", "a hub/name"]
+    expected = ["rankwell", "fit", str(data), "--out", str(out), "--minutes", "1.5", "--try", "a hub/name"]
     assert shlex.split(command_of(task)) == expected

@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.training.fit.fitting import perfect
+from tests.training import toys
+from tests.training.fit.fitting import named, perfect
 from tests.training.fit.test_parts import write_splits
 
 from rankwell import sample
@@ -17,7 +18,7 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.retrieve.index import Index
 from rankwell.training.fit.ladder import _seconds
 from rankwell.training.fit.parts import divide, measure_pairs
-from rankwell.training.fit.rungs import FitTask, Step
+from rankwell.training.fit.rungs import FitTask, Step, bm25
 
 
 def test_a_step_trains_on_fewer_queries_where_the_time_is_short(tmp_path: Path) -> None:
@@ -41,3 +42,17 @@ def test_training_is_timed_with_the_model_that_is_trained(
     starts = (str(tiny_bi_encoder), str(tiny_checkpoint), "rankwell-mini")  # the second is a cross-encoder
     bi_encoder, ranker, larger = (measure_pairs(index, parts, start, "cpu") for start in starts)
     assert min(bi_encoder, ranker) > 2 * larger  # some fifty times
+
+
+def test_the_training_of_a_reranker_is_timed_by_a_few_steps_if_a_guess_will_not_do(
+    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankwell.training.fit.rungs.ENCODER", str(tiny_bi_encoder))
+    task = FitTask(str(toys.write_data(tmp_path / "data", queries=110)), tmp_path / "system", device="cpu")
+    seconds, below = named("rerank").seconds, bm25(task)
+    guess = seconds(task, below)
+    assert "timing" not in task.samples
+    task.left = guess
+    assert seconds(task, below) > 0
+    assert task.trained_a_second > 0
+    assert task.samples["timing"] == 4

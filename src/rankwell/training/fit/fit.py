@@ -15,7 +15,8 @@ from rankwell.core.files import remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import digest, read_object, write_json
 from rankwell.evaluation.notation import parse_measure
-from rankwell.models.checkpoints.names import DEFAULT, default_start, find_model
+from rankwell.models.checkpoints.describe import describe
+from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import chosen_device
 from rankwell.rank.system import System, refuse_taken
 from rankwell.rank.texts import is_system
@@ -42,25 +43,25 @@ def fit(
     measure: str = "RR@10",
     train: str | None = None,
     report: str | None = None,
-    encoder: str = DEFAULT,
-    start: str | None = None,
+    tries: Sequence[str] = (),
+    previous: str | os.PathLike[str] | None = None,
     queries_from: Kind | None = None,
     runs: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> System:
     """Fit a system to the documents and judged queries of a data set, as ``rankwell fit`` does.
 
-    ``train`` and ``report`` name splits. ``encoder`` is the bi-encoder to begin with, ``start`` the checkpoint that
-    bi-encoders and re-rankers are trained from: by default MiniLM or, if its package is not installed, rankwell-mini.
-    ``runs`` names what an engine of yours returned, as ``SPLIT=FILE``, which is then what has to be beaten. For data
-    without judged queries, ``queries_from`` takes the documents' ``titles`` or ``headings`` as queries. If
-    interrupted, call it again to resume.
+    ``train`` and ``report`` name splits. ``tries`` are models to try beside rankwell-mini: bi-encoders, cross-encoders
+    and language models. Training starts from the best bi-encoder that fits into the time. The models of a ``previous``
+    system are tried, too, so that training continues from them if they are better. ``runs`` names what an engine
+    of yours returned, as ``SPLIT=FILE``, which is then what has to be beaten. For data without judged queries,
+    ``queries_from`` takes the documents' ``titles`` or ``headings`` as queries. If interrupted, call it again to
+    resume.
 
     >>> system = fit("my-data", "my-system", minutes=10)                           # doctest: +SKIP
     >>> system.search("how do bees keep warm")                                     # doctest: +SKIP
     """
     measure = str(parse_measure(measure))
-    start = start or default_start()
     task = FitTask(
         os.fspath(data),
         Path(out),
@@ -70,20 +71,27 @@ def fit(
         measure,
         train,
         report,
-        encoder,
-        start,
         queries_from,
         tuple(runs),
+        tuple(dict.fromkeys([*tries, *(() if previous is None else _models_of(Path(previous)))])),
     )
     if not minutes > 0:
         raise RankwellError(f"--minutes {minutes:g}: expected more than 0")
     if not task.out.absolute().name:
         raise RankwellError(f"--out {out}: expected the name of a new folder")
     chosen_device(device)
+    for name in task.tries:
+        describe(find_model(name))  # raises if it is missing, before the first steps take their time
     system, lines = _fit_judged(task, task, say) if queries_from is None else _fit_headed(task, queries_from, say)
     for line in lines:
         say(line)
     return system
+
+
+def _models_of(folder: Path) -> list[str]:
+    """The folders of a system's models. Raises if it is none."""
+    system = System.open(folder)
+    return [str(model) for model in (system.first_stage.encoder, system.ranker) if model is not None]
 
 
 Fitted = tuple[System, list[str]]
@@ -96,8 +104,6 @@ def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fi
     if not work.exists():
         refuse_taken(task.out)
     parts = task.parts
-    if len(parts.fit):
-        find_model(task.start)  # raises if it is missing, before the first rungs take their time
     with lock(work, wait=False):
         remove_leftovers(work)
         remove_leftovers(task.out.absolute().parent, of=task.out.name)
@@ -142,7 +148,7 @@ def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted
         place = work / "documents"
         index = Index.open(place) if (place / "index.json").is_file() else Index.build(task.dataset.documents(), place)
         first = replace(fitted.first_stage, index=index)
-        system = System(first, ranker=fitted.ranker, depth=fitted.depth, shares=fitted.shares)
+        system = System(first, ranker=fitted.ranker, depth=fitted.depth, shares=fitted.shares, engine=fitted.engine)
         texts = {
             name: (inner / name).read_text(encoding="utf-8") for name in ("README.md", "report.html", "queries.tsv")
         }
@@ -178,6 +184,7 @@ def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
         if best is base:
             others = "; try more --minutes" if climbed.late else ""
             lines.append(f"Nothing was shown to be better than this on {base.count:,} queries{others}.")
+    lines += [more] if (more := climbed.doubling(task.measure)) else []
     failed = [skipped.step.title for skipped in climbed.skipped if skipped.outcome == "failed"]
     if failed:
         lines.append(f"Failed: {', '.join(failed)}. The report says why.")
@@ -203,8 +210,7 @@ def _claim(task: FitTask) -> None:
         "data": digest([task.dataset.digest(), queries]),
         "seed": task.seed,
         "measure": task.measure,
-        "encoder": task.encoder,
-        "model": task.start,
+        "models to try": list(task.tries),
         "run": digest(None if task.engine is None else {qid: list(ranking) for qid, ranking in task.engine.items()}),
     }
     path = task.work / "fit.json"
@@ -232,16 +238,17 @@ def _save(task: FitTask, asked: FitTask, climbed: Climb) -> System:
 def command_of(task: FitTask) -> str:
     """The command that repeats the fit, from any folder."""
     usual = FitTask(task.data, task.out)
-    flags = {"start": "model", "queries_from": "queries-from", "train_split": "train", "report_split": "report"}
+    flags = {"queries_from": "queries-from", "train_split": "train", "report_split": "report"}
     command = ["rankwell", "fit", _anywhere(task.data), "--out", str(task.out.absolute())]
     for field in fields(task):
         value = getattr(task, field.name)
         if field.name == "runs":
             command += [part for run in value for part in ("--run", run)]
-        elif value != getattr(usual, field.name):
+        elif field.name == "tries":
+            command += [part for name in value for part in ("--try", _anywhere(name))]
+        elif field.init and value != getattr(usual, field.name):
             shown = f"{value:g}" if isinstance(value, float) else str(value)
-            path = field.name in ("encoder", "start")
-            command += [f"--{flags.get(field.name, field.name)}", _anywhere(shown) if path else shown]
+            command += [f"--{flags.get(field.name, field.name)}", shown]
     return shlex.join(command)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +32,18 @@ from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
 from rankwell.training.fit.parts import SET_ASIDE, Part, Parts
-from rankwell.training.fit.rungs import BASE, DEFAULT_SHARE, ENGINE, FitTask, Rung, Step, bm25, engine, ladder
+from rankwell.training.fit.rungs import (
+    BASE,
+    DEFAULT_SHARE,
+    ENGINE,
+    FitTask,
+    Rung,
+    Step,
+    bm25,
+    can_be_trained,
+    engine,
+    ladder,
+)
 
 LEVEL = 0.05
 GIVEN_TRY, GIVEN_TIME = 2.0, 0.8
@@ -110,6 +122,15 @@ class Climb:
         """Whether rungs were skipped for lack of time."""
         return any(skipped.late for skipped in self.skipped)
 
+    def doubling(self, measure: str) -> str | None:
+        """What twice the judged queries would likely bring, in a sentence; None if that was not measured."""
+        found = next((rung.doubling for rung in self.rungs if rung.doubling is not None), None)
+        if found is None:
+            return None
+        gain, low, high = found
+        likely = f"Twice the judged queries would likely bring about {gain:+.3f} {measure} [{low:+.3f}, {high:+.3f}]"
+        return f"{likely}, as the last doubling did (an adapter, trained on half of them and on all)."
+
     @property
     def skipped(self) -> list[Skipped]:
         """The rungs that were not measured."""
@@ -125,10 +146,14 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     own = _make_rung(task, clock, BASE, None, theirs)
     say(line_of(own, task))
     best = own if own.kept or theirs is None else theirs
+    below = best  # what re-rankers stand on: the best list that nothing re-ranked
     tried: list[Rung | Skipped] = [own] if theirs is None else [theirs, own]
     tuned: Rung | None = None
-    for step in ladder():
-        rung = _try_rung(task, clock, step, own if step.own else best, best, say)
+    for step in ladder(task):
+        stands_on = below if step.kind == "rerank" else own
+        if _is_repetition(step, stands_on, tried):
+            continue
+        rung = _try_rung(task, clock, step, stands_on, best, say)
         if isinstance(rung, Rung) and rung.kept and step.trains and tuned is not None:
             # Training tunes settings, too: it has to gain more than they do alone.
             rung = _judged(task, rung, tuned)
@@ -137,15 +162,27 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
             say(f"  – {step.title}: {rung.outcome}, {rung.reason}")
             continue
         say(line_of(rung, task))
-        if step.tunes and step.own and not rung.kept:
+        if step.model and rung.count and can_be_trained(step.model):
+            task.encoders[step.model], _ = interval_of(task.parts.judged.head(rung.count), rung.run, task.measure)
+        if step.tunes and step.kind == "search" and not rung.kept:
             tuned = rung
         beats_tuned = not step.trains or tuned is None or _judged(task, rung, tuned).kept
-        if step.own and beats_tuned and _judged(task, rung, own).kept:
+        if step.kind == "search" and beats_tuned and _judged(task, rung, own).kept:
             own = rung
-            if best.engine and best.system.ranker is None:  # so that what re-ranks the engine has its bi-encoder
-                best = replace(best, system=own.system)
+        if step.kind != "rerank" and beats_tuned and _judged(task, rung, below).kept:
+            below = rung
+        if below.step is ENGINE:  # so that what re-ranks the engine has a bi-encoder
+            below = replace(below, system=own.system)
         best = rung if rung.kept else best
     return Climb(tuple(tried), own)
+
+
+def _is_repetition(step: Step, below: Rung, tried: Sequence[Rung | Skipped]) -> bool:
+    """Whether a step was tried before and nothing is to be gained from it: on the same list, or by a poor re-ranker."""
+    before = next((rung for rung in reversed(tried) if rung.step.name == step.name), None)
+    if isinstance(before, Rung):
+        return before.key == _key(step, below) or (step.kind == "rerank" and not before.kept)
+    return before is not None
 
 
 def _try_rung(task: FitTask, clock: Clock, step: Step, below: Rung, best: Rung, say: Say) -> Rung | Skipped:
@@ -199,10 +236,18 @@ def _obstacle(task: FitTask, clock: Clock, step: Step, below: Rung) -> Skipped |
 
 
 def _seconds(task: FitTask, step: Step, below: Rung, left: float) -> float:
-    """How long a rung takes, trained on half of the queries as often as it takes to fit into the time left."""
+    """How long a rung takes.
+
+    Where the time left is short, training starts from the next best bi-encoder, and then sees half of the queries as
+    often as it takes.
+    """
     task.samples.pop(step.name, None)
+    task.left = left
     with interruptible():
         seconds, size = step.seconds(task, below), len(task.parts.fit) // 2
+        while step.trains and seconds > left and len(task.encoders) > 1:
+            del task.encoders[task.start]
+            seconds = step.seconds(task, below)
         while step.trains and seconds > left and size >= LEAST_SAMPLE:
             task.samples[step.name], size = size, size // 2
             seconds = step.seconds(task, below)
@@ -225,10 +270,10 @@ def _lacks_queries(task: FitTask, step: Step) -> Skipped | None:
 
 def plan(task: FitTask, seconds: float) -> list[str]:
     """What this machine can do in the time, and what the next step would need: two lines at most."""
-    first = FirstStage(task.index, encoder=task.encoder, share=DEFAULT_SHARE)
+    first = FirstStage(task.index, encoder=task.start, share=DEFAULT_SHARE)
     below = Rung(System(first), Run(), {}, len(task.parts.judged))
     spent, possible, lacking = 0.0, ["BM25"], list[tuple[str, float]]()
-    for step in ladder():
+    for step in dict.fromkeys(ladder(task)):
         if _lacks_queries(task, step) is not None:
             continue
         try:
@@ -338,7 +383,8 @@ def p_value(value: float) -> str:
 
 def _key(step: Step, below: Rung | None) -> str:
     """Names a rung by itself and all rungs it stands on."""
-    return f"{step.name}-{digest([step.name, None if below is None else below.key])[:12]}"
+    name = re.sub(r"[^\w.]+", "-", step.name)
+    return f"{name}-{digest([step.name, None if below is None else below.key])[:12]}"
 
 
 def _write(rung: Rung, folder: Path) -> None:
@@ -352,7 +398,8 @@ def _write(rung: Rung, folder: Path) -> None:
             **system.settings(temporary),
             "stages": dict(rung.stages),
             "count": rung.count,
-            "engine": rung.engine,
+            "by engine": rung.engine,
+            "doubling": rung.doubling,
             "milliseconds": rung.milliseconds,
             "seconds": rung.seconds,
         }
@@ -367,7 +414,8 @@ def _read(task: FitTask, step: Step, key: str, folder: Path) -> Rung:
             name: read_run(path) if (path := folder / f"{name}.run.gz").exists() else None
             for name in ("judged", "report")
         }
-        made = {name: record[name] for name in ("stages", "count", "engine", "milliseconds", "seconds")}
+        made = {name: record[name] for name in ("stages", "count", "milliseconds", "seconds")}
+        made |= {"engine": record["by engine"], "doubling": record["doubling"] and tuple(record["doubling"])}
         return Rung(system, runs["judged"] or Run(), step=step, key=key, **made, report=runs["report"])
     except (FileNotFoundError, KeyError, TypeError):
         raise InputError(folder, None, "not a finished rung; remove it to make it again") from None

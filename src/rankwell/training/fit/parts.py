@@ -28,7 +28,7 @@ from rankwell.corpus.formats.tables import HF_PREFIX
 from rankwell.corpus.records import Document, Qrels, Query
 from rankwell.corpus.sources import collection_digest, open_collection, resolve_documents
 from rankwell.models.checkpoints.describe import describe
-from rankwell.models.checkpoints.names import DEFAULT, find_model
+from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Computing, chosen_device
 from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import open_encoder
@@ -284,12 +284,18 @@ def measure_pairs(index: Index, parts: Parts, start: str, device: str | None) ->
     return _rate(lambda some: ranker.predict(some), pairs, step)
 
 
-def measure_shipped(index: Index, parts: Parts, device: str | None) -> float:
-    """Pairs of query and document a second that the shipped re-ranker scores."""
+def measure_ranker(index: Index, parts: Parts, model: str, device: str | None) -> float:
+    """Pairs of query and document a second that a re-ranker scores."""
     texts, queries = _texts(index, parts)
     pairs = [(queries[place % len(queries)], text) for place, text in enumerate(texts)]
-    ranker = open_ranker(DEFAULT, device=device)
+    ranker = open_ranker(model, device=device)
     return _rate(lambda some: ranker.predict(some), pairs, AT_A_TIME[chosen_device(device).type])
+
+
+def mean_words(index: Index, parts: Parts) -> float:
+    """The mean number of words of some documents."""
+    texts, _ = _texts(index, parts)
+    return float(np.mean([len(text.split()) for text in texts]))
 
 
 def _texts(index: Index, parts: Parts) -> tuple[list[str], list[str]]:

@@ -47,6 +47,7 @@ def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
         "machine": machine(),
         "system": climbed.best.describe(),
         "base": climbed.base.step.title,
+        "twice the queries": climbed.doubling(task.measure),
         "rungs": [_figures(tried, task, climbed.reported(parts)) for tried in climbed.tried],
     }
 
@@ -165,6 +166,8 @@ def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
     else:
         yield '<p class="lead">Nothing was measured: there were no judged queries.</p>'
     yield f"<p>{words}</p>"
+    if more := climbed.doubling(measure):
+        yield f"<p>{escape(more)}</p>"
     clicks = f"; {escape(task.dataset.clicks)}" if task.dataset.clicks else ""
     yield f'<p class="dim">{len(task.index):,} documents; {escape(task.parts.describe())}{clicks}.</p>'
 

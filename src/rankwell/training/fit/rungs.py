@@ -9,25 +9,27 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rankwell.core.errors import Notice, RankwellError
 from rankwell.corpus.datasets import ALL, Dataset
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.breakdowns import compare_depths, cut_candidates
-from rankwell.evaluation.compare import Contrast
+from rankwell.evaluation.compare import Contrast, compare
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
-from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
-from rankwell.models.devices import Computing
+from rankwell.models.checkpoints.names import DEFAULT, find_model
+from rankwell.models.devices import Computing, chosen_device
 from rankwell.rank.dense import DEEP, search_both
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.ranker import open_ranker
+from rankwell.rank.rankers import open_encoder
 from rankwell.rank.system import System, before_rest
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
@@ -38,6 +40,7 @@ from rankwell.training.fit.parts import (
     CHOOSE,
     FIT,
     LEAST_ASIDE,
+    LEAST_TO_FIT,
     SET_ASIDE,
     Kind,
     Part,
@@ -45,8 +48,9 @@ from rankwell.training.fit.parts import (
     Rates,
     divide,
     lacking_ids,
+    mean_words,
     measure_pairs,
-    measure_shipped,
+    measure_ranker,
     open_data,
     write_parts,
 )
@@ -55,6 +59,8 @@ from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import stage_kinds
 
+ENCODER = DEFAULT
+"""The bi-encoder to begin with."""
 K = 100
 """Documents per query in the runs that are measured."""
 DEFAULT_SHARE = 0.7
@@ -63,10 +69,15 @@ GRID_K1, GRID_B = (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0, 4.0), (0.1, 0.3, 0.5, 0.7,
 """Values of k1 and b to choose from."""
 DEPTHS = (10, 20, 50, 100)
 """Depths of re-ranking to choose from."""
-SHIPPED_DEPTHS = (10, 20)
-"""Depths of re-ranking with the shipped re-ranker: more rarely pay for their time."""
+READING_TIME = 0.5
+"""The part of the time left that a re-ranker as it is may take."""
 BACKWARD = 3.5
-"""Training on a text costs this many times as much as encoding it."""
+"""Training on a text costs about this many times as much as encoding it."""
+TIMED_STEPS = {"cuda": (20, 16), "cpu": (1, 4)}
+"""Steps, and lists in a step, that tell how fast a re-ranker is trained here."""
+LONG = 150
+"""From this mean number of words on, a re-ranker is trained on texts of its model's whole length."""
+HALF = "adapter-half"
 ADAPTER_SECONDS = 5e-4
 """Training an adapter, for each pair and epoch: measured with vectors of width 384 on two ARM cores."""
 
@@ -84,7 +95,7 @@ LISTWISE: Mapping[str, Any] = {
 """How a re-ranker is trained: as in recipes/fit.yaml."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class FitTask:
     """What to fit, how long it may take, and the data, which is read when it is first needed."""
 
@@ -96,11 +107,17 @@ class FitTask:
     measure: str = "RR@10"
     train_split: str | None = None
     report_split: str | None = None
-    encoder: str = DEFAULT
-    start: str = BACKBONE
     queries_from: Kind | None = None
     runs: tuple[str, ...] = ()
     """What the user's engine returned, as ``SPLIT=FILE``; by default the runs of the data set."""
+    tries: tuple[str, ...] = ()
+    """Models to try beside the shipped one."""
+    encoders: dict[str, float] = field(default_factory=dict, init=False)
+    """The mean of the measure with each bi-encoder as it is, of those that training can start from."""
+    samples: dict[str, int] = field(default_factory=dict, init=False)
+    """How many of the queries to fit a step trains on, where the time is too short for all."""
+    left: float = field(default=0.0, init=False)
+    """The seconds left when the time of a step was last estimated."""
 
     @property
     def work(self) -> Path:
@@ -123,10 +140,10 @@ class FitTask:
         write_parts(self.dataset, self.parts, self.work / "parts")
         return open_collection(str(self.work / "parts"), self.work).index
 
-    @cached_property
-    def samples(self) -> dict[str, int]:
-        """How many of the queries to fit a step trains on, where the time is too short for all."""
-        return {}
+    @property
+    def start(self) -> str:
+        """The bi-encoder that training starts from: the best as it is."""
+        return max(self.encoders, key=self.encoders.__getitem__, default=ENCODER)
 
     def fit_part(self, name: str) -> Part:
         """The queries that a step trains on."""
@@ -163,19 +180,25 @@ class FitTask:
         return Run({qid: ranking.select(lambda docid: docid not in lacking) for qid, ranking in run.items()})
 
     @cached_property
-    def rates(self) -> Rates:
-        """How fast texts become vectors here."""
-        return Rates.measure(self.index, self.parts, self.encoder, self.device)
+    def rates(self) -> Callable[[str], Rates]:
+        """How fast texts become vectors of a bi-encoder here."""
+        return cache(lambda encoder: Rates.measure(self.index, self.parts, encoder, self.device))
+
+    def unencoded(self, encoder: str) -> int:
+        """How many documents have no vectors yet."""
+        opened = open_encoder(encoder, Computing(self.device))
+        stores = self.index.documents.stores
+        return sum(len(store) for store in stores if not PassageVectors.is_complete(store, opened))
 
     @cached_property
-    def pairs_a_second(self) -> float:
-        """How fast the model that is trained reads pairs here."""
-        return measure_pairs(self.index, self.parts, self.start, self.device)
+    def pairs_a_second(self) -> Callable[[str], float]:
+        """How fast a model that is trained reads pairs here."""
+        return cache(lambda start: measure_pairs(self.index, self.parts, start, self.device))
 
     @cached_property
-    def shipped_pairs_a_second(self) -> float:
-        """How fast the shipped re-ranker scores pairs here."""
-        return measure_shipped(self.index, self.parts, self.device)
+    def scored_a_second(self) -> Callable[[str], float]:
+        """How fast a re-ranker scores pairs here."""
+        return cache(lambda ranker: measure_ranker(self.index, self.parts, ranker, self.device))
 
     @property
     def threads(self) -> int:
@@ -185,11 +208,34 @@ class FitTask:
     @property
     def measured(self) -> int:
         """The number of queries that a rung ranks to be measured."""
-        return len(self.parts.judged) + len(self.parts.report)
+        return len(self.parts.judged) + self.reported
+
+    @property
+    def reported(self) -> int:
+        """The number of queries to report that are not among the judged ones that choose."""
+        return 0 if set(self.parts.report.qrels) <= set(self.parts.judged.qrels) else len(self.parts.report)
 
     def rung(self, key: str) -> Path:
         """The folder of a finished rung."""
         return self.work / "rungs" / key
+
+    @cached_property
+    def reading(self) -> dict[str, Any]:
+        """How a trained re-ranker reads: short texts whole, long ones as far as its model goes, without windows."""
+        if mean_words(self.index, self.parts) < LONG:
+            return {}
+        positions = describe(find_model(self.start)).dimensions().max_position_embeddings
+        return {"max_length": min(512, positions), "long_documents": "cut"}
+
+    @cached_property
+    def trained_a_second(self) -> float:
+        """How many pairs a second a re-ranker is trained on here, by a few steps."""
+        steps, batch = TIMED_STEPS["cuda" if chosen_device(self.device).type == "cuda" else "cpu"]
+        options = {**LISTWISE, "max_steps": steps, "batch": batch, "head": "new"}
+        self.samples["timing"] = steps * batch
+        trained = self.train("timing", FirstStage(self.index), {"listwise": options})
+        seconds = trained.work.done[-1].result.figures["training seconds"]
+        return steps * batch * (1 + int(LISTWISE["negatives"])) / max(1e-9, float(seconds))
 
     def train(
         self, name: str, first: FirstStage, stages: Mapping[str, Any], candidates: Mapping[str, Run] | None = None
@@ -213,9 +259,10 @@ class FitTask:
                 "train": FIT,
                 "dev": CHOOSE,
                 "train_queries": self.samples.get(name),
+                "dev_queries": 1 if name == "timing" else None,
             },
             "first_stage": searched,
-            "model": {"start": self.start, "adapt": True},
+            "model": {"start": self.start, "adapt": True, **self.reading},
             "evaluate": {"measures": [self.measure], "depth": K},
             "stages": dict(stages),
         }
@@ -235,10 +282,12 @@ class Step:
     """Whether it needs queries to fit."""
     tunes: bool = False
     """Whether it needs judged queries."""
-    own: bool = True
-    """Whether it searches by itself, beside the user's engine; otherwise it re-ranks whatever is best."""
+    kind: Literal["search", "join", "rerank"] = "search"
+    """Whether it searches by itself, joins this with the user's engine, or re-ranks the best list."""
     given: bool = False
     """Whether it is there without fitting: others have to be better than it, and it stays unless it is worse."""
+    model: str = ""
+    """The model that it tries as it is."""
 
 
 ENGINE = Step("engine", "your engine", lambda task, below: below, given=True)
@@ -251,7 +300,8 @@ class Rung:
 
     ``engine``: it re-ranks what the user's engine returns. ``count`` says how many of the judged queries it is
     measured on: the first ones, 0 for all it can be. ``key`` names it in the work folder. ``contrast`` compares it with
-    the rung kept below it. ``report`` is its run of the queries to report, which only kept rungs have.
+    the rung kept below it. ``report`` is its run of the queries to report, which only kept rungs have. ``doubling`` is
+    the gain from the last doubling of the queries that were trained on, and its interval.
     """
 
     system: System
@@ -266,18 +316,21 @@ class Rung:
     contrast: Contrast | None = None
     kept: bool = True
     report: Run | None = None
+    doubling: tuple[float, float, float] | None = None
 
     def answer(self, task: FitTask, queries: Sequence[Query]) -> Run:
         """The best documents of each query."""
         if not self.engine:
             return self.system.search(queries, K, threads=task.threads)
-        found = only(task.engine or Run(), queries)
+        found = self.system.join(only(task.engine or Run(), queries), queries)
         return found if self.system.ranker is None else before_rest(self.system.rerank(found, queries), found)
 
     def describe(self) -> str:
         """What searches and what re-ranks, in one line."""
-        if not self.engine or self.system.ranker is None:
-            return "your engine" if self.engine else self.system.describe()
+        if not self.engine or self.system.engine:
+            return self.system.describe()
+        if self.system.ranker is None:
+            return "your engine"
         return f"your engine, its best {self.system.depth} re-ranked ({self.system.shares or 'alone'})"
 
 
@@ -302,16 +355,25 @@ def bm25(task: FitTask) -> Rung:
     return searched(task, System(FirstStage(task.index, computing=Computing(task.device))))
 
 
-def _hybrid(task: FitTask, below: Rung) -> Rung:
-    lower = below.system.first_stage
-    first = FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE, computing=Computing(task.device))
-    for store in task.index.documents.stores:
-        first.dense.vectors(store)
-    return searched(task, System(first))
+def _hybrid(encoder: str) -> Callable[[FitTask, Rung], Rung]:
+    """BM25 and a bi-encoder as it is."""
+
+    def make(task: FitTask, below: Rung) -> Rung:
+        lower = below.system.first_stage
+        first = FirstStage(task.index, lower.bm25, encoder, DEFAULT_SHARE, computing=Computing(task.device))
+        for store in task.index.documents.stores:
+            first.dense.vectors(store)
+        return searched(task, System(first))
+
+    return make
 
 
-def _hybrid_seconds(task: FitTask, below: Rung) -> float:
-    return len(task.index) / task.rates.documents + task.measured / task.rates.queries
+def _hybrid_seconds(encoder: str) -> Callable[[FitTask, Rung], float]:
+    def seconds(task: FitTask, below: Rung) -> float:
+        rates = task.rates(encoder)
+        return task.unencoded(encoder) / rates.documents + task.measured / rates.queries
+
+    return seconds
 
 
 def _tune(task: FitTask, below: Rung) -> Rung:
@@ -344,38 +406,56 @@ def _tune(task: FitTask, below: Rung) -> Rung:
 
 
 def _tune_share(task: FitTask, runs: Mapping[str, Run], part: Part) -> Tuned[Shares]:
-    """The bi-encoder's share that ranks a part best; a share of 0 would be a rung below."""
+    """The share of ``similarity`` that ranks a part best; a share of 0 would be a rung below."""
     grid = [shares for shares in share_grid(list(runs)) if shares.similarity]
     return tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
 
 
 def _learned(kind: str) -> Callable[[FitTask, Rung], Rung]:
-    """A first stage that a recipe's stage learns. Its share is cross-validated on the queries to choose."""
+    """A first stage that a recipe's stage learns. Its share is cross-validated on the queries to choose.
+
+    The cheap one is learned from half of the queries, too: that tells what more of them are worth.
+    """
 
     def make(task: FitTask, below: Rung) -> Rung:
-        lower = below.system.first_stage
-        encoder = task.encoder if kind == "adapter" else task.start
-        options = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
-        trained = task.train(kind, FirstStage(task.index, lower.bm25), {kind: options})
-        learned = trained.work.done[-1].result.first_stage
-        assert learned is not None  # such stages leave one
-        # The stage tuned its share, too, but on fewer queries.
-        first = FirstStage(
-            task.index, lower.bm25, FirstStage.open(learned).encoder, 1.0, computing=Computing(task.device)
-        )
-        runs = search_both(task.index, first.dense, task.parts.choose.queries, lower.bm25, threads=task.threads)
-        tuned = _tune_share(task, runs, task.parts.choose)
-        system = System(replace(first, share=tuned.best.similarity))
-        return Rung(system, fuse(runs, tuned.setting_for, depth=K), {kind: options})
+        rung, count = _learn(task, below, kind, kind), len(task.fit_part(kind))
+        if kind != "adapter" or count < 2 * LEAST_TO_FIT:
+            return rung
+        task.samples[HALF] = count // 2
+        half = _learn(task, below, kind, HALF)
+        runs = {"half": half.run, "whole": rung.run}
+        [gain] = compare(task.parts.choose.qrels, runs, task.measure, baseline="half").contrasts
+        return replace(rung, doubling=(gain.difference, *gain.interval))
 
     return make
 
 
+def _learn(task: FitTask, below: Rung, kind: str, name: str) -> Rung:
+    lower = below.system.first_stage
+    encoder = _encoder_of(below) if kind == "adapter" else task.start
+    options = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
+    trained = task.train(name, FirstStage(task.index, lower.bm25), {kind: options})
+    learned = trained.work.done[-1].result.first_stage
+    assert learned is not None  # such stages leave one
+    # The stage tuned its share, too, but on fewer queries.
+    computing = Computing(task.device)
+    first = FirstStage(task.index, lower.bm25, FirstStage.open(learned).encoder, 1.0, computing=computing)
+    runs = search_both(task.index, first.dense, task.parts.choose.queries, lower.bm25, threads=task.threads)
+    tuned = _tune_share(task, runs, task.parts.choose)
+    system = System(replace(first, share=tuned.best.similarity))
+    return Rung(system, fuse(runs, tuned.setting_for, depth=K), {kind: options})
+
+
+def _encoder_of(below: Rung) -> str:
+    """The bi-encoder of the best first stage, or the shipped one."""
+    return str(below.system.first_stage.encoder or ENCODER)
+
+
 def _adapter_seconds(task: FitTask, below: Rung) -> float:
-    parts, rates = task.parts, task.rates
-    vectors = 0.0 if below.system.first_stage.share else len(task.index) / rates.documents
+    parts, rates = task.parts, task.rates(_encoder_of(below))
+    vectors = task.unencoded(_encoder_of(below)) / rates.documents
     fit = task.fit_part("adapter")
-    training = _epochs("adapter") * fit.pairs * ADAPTER_SECONDS
+    training = 1.5 * _epochs("adapter") * fit.pairs * ADAPTER_SECONDS  # once on half of the queries
     return vectors + (len(fit) + len(parts.choose) + len(parts.report)) / rates.queries + training
 
 
@@ -385,12 +465,20 @@ def _epochs(kind: str) -> float:
 
 
 def _encoder_seconds(task: FitTask, below: Rung) -> float:
-    if not describe(find_model(task.start)).has_vectors:
-        raise RankwellError(f"{task.start} is a cross-encoder, which has no vectors")
-    parts, rates = task.parts, task.rates
-    epoch = BACKWARD * task.fit_part("encoder").pairs / task.pairs_a_second
+    parts, rates = task.parts, task.rates(task.start)
+    epoch = BACKWARD * task.fit_part("encoder").pairs / task.pairs_a_second(task.start)
     queries = len(parts.choose) + len(parts.report)
     return _epochs("encoder") * epoch + len(task.index) / rates.documents + queries / rates.queries
+
+
+def _join(task: FitTask, below: Rung) -> Rung:
+    """The lists of the user's engine and of the best first stage in one, by a share that is tuned."""
+    part = task.parts.judged.head(below.count)
+    runs = {"similarity": only(below.run, part.queries), "first": only(task.engine or Run(), part.queries)}
+    grid = [shares for shares in share_grid(list(runs)) if 0 < shares.similarity < 1]
+    tuned = tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
+    system = System(below.system.first_stage, engine=tuned.best.first)
+    return Rung(system, fuse(runs, tuned.setting_for, depth=K), below.stages, below.count, engine=True)
 
 
 def _rerank(task: FitTask, below: Rung) -> Rung:
@@ -399,7 +487,7 @@ def _rerank(task: FitTask, below: Rung) -> Rung:
     lower = only(below.run, part.queries)
     candidates = {"dev_run": lower}
     if below.engine:
-        candidates["train_run"] = only(task.engine or Run(), task.parts.fit.queries)
+        candidates["train_run"] = below.answer(task, task.fit_part("rerank").queries)
     # A fitted bi-encoder knows these texts; an unfitted one would be no better a start than the checkpoint.
     start = FIRST_STAGE_ENCODER if "encoder" in below.stages else "previous"
     stages = {"pointwise": {**POINTWISE, "start": start}, "listwise": LISTWISE}
@@ -408,74 +496,89 @@ def _rerank(task: FitTask, below: Rung) -> Rung:
     model = trained.work.done[-1]
     assert model.run is not None  # a listwise stage is measured
     runs = {"model": model.run, "first": lower.head(K)}
-    tuned = tune_fusion(
-        runs,
-        part.qrels,
-        share_grid(list(runs), normalise="z-score"),
-        measure=task.measure,
-        folds=min(5, len(part)),
-        seed=task.seed,
-    )
-    fused = fuse(runs, tuned.setting_for)
-    depth = _depth_that_pays(task, runs, fused)
-    head = {name: cut_candidates(run, runs["first"], depth) for name, run in runs.items()}
-    system = System(first_stage, ranker=model.folder / "model", depth=depth, shares=_needed(tuned.best))
-    run = before_rest(fuse(head, tuned.setting_for), lower)
-    return Rung(system, run, {**below.stages, **stages}, engine=below.engine)
+    rung = _reranked(task, below, model.folder / "model", runs, len(part))
+    return replace(rung, stages={**below.stages, **stages})
 
 
-def _shipped(task: FitTask, below: Rung) -> Rung:
-    """The re-ranker as it is on the best documents, with the shares of its scores, the bi-encoder's and the run's."""
-    depth, count = _shipped_size(task, below)
-    part, first = task.parts.judged.head(count), below.system.first_stage
-    top = only(below.run, part.queries).head(depth)
-    ranker = open_ranker(DEFAULT, device=task.device)
-    runs = {"model": ranker.rerank(top, part.queries, task.index, depth=depth)}
-    if below.engine and first.share:  # its vectors are there, and the engine's scores do not have them yet
-        runs["similarity"] = first.dense.rerank(top, part.queries, task.index, depth=depth)
-    runs["first"] = top
+def _reranked(task: FitTask, below: Rung, ranker: Path, runs: Mapping[str, Run], count: int) -> Rung:
+    """A re-ranker on the list below, with the shares of the runs and the depth that pay on the first queries."""
+    part, top = task.parts.judged.head(count), runs["first"]
+    lower = only(below.run, part.queries)
     grid = [shares for shares in share_grid(list(runs)) if shares.first < 1]
     tuned = tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
-    system = System(first, ranker=find_model(DEFAULT), depth=depth, shares=_needed(tuned.best))
-    run = before_rest(fuse(runs, tuned.setting_for), only(below.run, part.queries))
-    return Rung(system, run, below.stages, count, below.engine)
+    depth = _depth_that_pays(task, part, top, fuse(runs, tuned.setting_for))
+    head = {name: cut_candidates(run, top, depth) for name, run in runs.items()}
+    lower_system = below.system
+    system = System(
+        lower_system.first_stage,
+        ranker=ranker,
+        depth=depth,
+        shares=tuned.best if tuned.best.model < 1 else None,
+        engine=lower_system.engine,
+    )
+    return Rung(system, before_rest(fuse(head, tuned.setting_for), lower), below.stages, count, below.engine)
 
 
-def _shipped_size(task: FitTask, below: Rung) -> tuple[int, int]:
-    """The depth and the number of queries that fit into a third of the minutes: fewer queries before a depth of 10."""
-    pairs = int(20 * task.minutes * task.shipped_pairs_a_second)
-    depth = max([depth for depth in SHIPPED_DEPTHS if depth * below.count <= pairs], default=SHIPPED_DEPTHS[0])
+def _as_is(model: str) -> Callable[[FitTask, Rung], Rung]:
+    """A re-ranker as it is on the best documents, with the shares of its scores, the bi-encoder's and the list's."""
+
+    def make(task: FitTask, below: Rung) -> Rung:
+        depth, count = _reading(task, below, model)
+        part, first = task.parts.judged.head(count), below.system.first_stage
+        top = only(below.run, part.queries).head(depth)
+        ranker = open_ranker(model, device=task.device)
+        runs = {"model": ranker.rerank(top, part.queries, task.index, depth=depth)}
+        if below.step is ENGINE and first.share:  # its vectors are there, and the engine's scores do not have them yet
+            runs["similarity"] = first.dense.rerank(top, part.queries, task.index, depth=depth)
+        return _reranked(task, below, find_model(model), {**runs, "first": top}, count)
+
+    return make
+
+
+def _reading(task: FitTask, below: Rung, model: str) -> tuple[int, int]:
+    """The depth and the number of queries that fit into half of the time left: fewer queries before a depth of 10."""
+    pairs = int(READING_TIME * task.left * task.scored_a_second(model)) - DEPTHS[0] * task.reported
+    depths = [depth for depth in DEPTHS if depth * (below.count + task.reported) <= pairs]
+    depth = max(depths, default=DEPTHS[0])
     return depth, min(below.count, max(LEAST_ASIDE, pairs // depth))
 
 
-def _shipped_seconds(task: FitTask, below: Rung) -> float:
-    depth, count = _shipped_size(task, below)
-    return depth * (count + len(task.parts.report)) / task.shipped_pairs_a_second
+def _as_is_seconds(model: str) -> Callable[[FitTask, Rung], float]:
+    def seconds(task: FitTask, below: Rung) -> float:
+        depth, count = _reading(task, below, model)
+        return depth * (count + task.reported) / task.scored_a_second(model)
+
+    return seconds
 
 
-def _needed(shares: Shares) -> Shares | None:
-    """None if the model has all of it."""
-    return shares if shares.model < 1 else None
-
-
-def _depth_that_pays(task: FitTask, runs: Mapping[str, Run], fused: Run) -> int:
-    """The smallest depth that is not significantly worse than the largest."""
+def _depth_that_pays(task: FitTask, part: Part, first: Run, fused: Run) -> int:
+    """The best depth on a GPU; on a CPU, where depth is dear, the smallest that is not significantly worse."""
     longest = max(map(len, fused.values()), default=1)
     depths = sorted({min(depth, longest) for depth in DEPTHS})
-    compared = compare_depths(task.parts.choose.qrels, runs["first"], fused, task.measure, depths)
+    if chosen_device(task.device).type == "cuda":
+        return longest
+    compared = compare_depths(part.qrels, first, fused, task.measure, depths)
     return next(
         depth for depth in depths if depth == depths[-1] or not compared.significant(f"{depth:,}", task.measure)
     )
 
 
 def _rerank_seconds(task: FitTask, below: Rung) -> float:
-    find_model(task.start)  # raises if it is not there
     parts, fit = task.parts, task.fit_part("rerank")
     lists = sum(float(stage["epochs"]) * fit.pairs * (1 + int(stage["negatives"])) for stage in (POINTWISE, LISTWISE))
-    searching = len(fit) / task.rates.queries if below.system.first_stage.share else 0.0
+    searching = len(fit) / task.rates(_encoder_of(below)).queries if below.system.first_stage.share else 0.0
     # Each of the two stages is measured on the queries to choose.
     read = (2 * len(parts.choose) + len(parts.report)) * K
-    return searching + (BACKWARD * lists + read) / task.pairs_a_second
+    guess = (BACKWARD * lists + read) / task.pairs_a_second(task.start)
+    if not task.left / 4 < guess < 4 * task.left:  # otherwise, a guess will do
+        return searching + guess
+    return searching + (lists + read / BACKWARD) / task.trained_a_second
+
+
+def can_be_trained(model: str) -> bool:
+    """Whether training can start from a bi-encoder: not one that writes, nor one with layers on top of its vectors."""
+    checkpoint = describe(find_model(model))
+    return not checkpoint.generates and all(kind != "Dense" for kind, _ in checkpoint.modules)
 
 
 def _split_of(run: str) -> tuple[str, str]:
@@ -485,13 +588,47 @@ def _split_of(run: str) -> tuple[str, str]:
     return split, path
 
 
-def ladder() -> list[Step]:
-    """The rungs above BM25, the cheapest first."""
+def ladder(task: FitTask) -> list[Step]:
+    """The rungs above BM25, the cheapest first.
+
+    A list that a fitted bi-encoder changes is joined and re-ranked again.
+    """
+    encoders, rankers = [ENCODER], [DEFAULT]
+    for name in task.tries:
+        model = describe(find_model(name))
+        encoders += [name] * model.has_vectors
+        rankers += [name] * model.scores_pairs
+    searching = [
+        Step(
+            "hybrid" if name == ENCODER else f"hybrid {name}",
+            f"BM25 and {'a bi-encoder' if name == ENCODER else name}",
+            _hybrid(name),
+            _hybrid_seconds(name),
+            given=name == ENCODER,
+            model=name,
+        )
+        for name in encoders
+    ]
+    reading = [
+        Step(
+            "shipped" if name == DEFAULT else f"rerank {name}",
+            "the shipped re-ranker" if name == DEFAULT else f"re-ranked by {name}",
+            _as_is(name),
+            _as_is_seconds(name),
+            tunes=True,
+            kind="rerank",
+        )
+        for name in rankers
+    ]
+    on_list = [Step("joined", "joined with your engine", _join, tunes=True, kind="join"), *reading]
+    if task.engine is None:
+        del on_list[0]
     return [
-        Step("hybrid", "BM25 and a bi-encoder", _hybrid, _hybrid_seconds, given=True),
+        *searching,
         Step("tuned", "tuned settings", _tune, tunes=True),
-        Step("shipped", "the shipped re-ranker", _shipped, _shipped_seconds, tunes=True, own=False),
         Step("adapter", "an adapter on its vectors", _learned("adapter"), _adapter_seconds, trains=True),
+        *on_list,
         Step("encoder", "a fitted bi-encoder", _learned("encoder"), _encoder_seconds, trains=True),
-        Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, trains=True, own=False),
+        *on_list,
+        Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, trains=True, kind="rerank"),
     ]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from rankwell.core.registry import Normalisation
 from rankwell.inputs.windows import Unit, Windows
-from rankwell.models.checkpoints.names import BACKBONE
+from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.training.options import STAGE_OPTIONS, Meaning, Options, ValidatedOptions
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class DistilOptions(DevOptions):
     """`distil`: learns to score as its teachers do; needs few judgments or none."""
 
     teachers: Annotated[tuple[str, ...], Meaning.MODEL] = Field(
-        default=(BACKBONE,),
+        default=(DEFAULT,),
         min_length=1,
         description="Bi-encoders or rankers: folders, PACKAGE:FOLDER, or names on the Hugging Face hub.",
     )
@@ -148,7 +148,7 @@ class FilterOptions(Options):
     """`filter`: drops unjudged candidates that the teachers consider relevant."""
 
     teachers: Annotated[tuple[str, ...], Meaning.MODEL] = Field(
-        default=(BACKBONE,),
+        default=(DEFAULT,),
         min_length=1,
         description="As in `distil`; also `first_stage`, the bi-encoder that finds the candidates, and `ranker`, the "
         "ranker of the stages before.",

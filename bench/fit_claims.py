@@ -1,0 +1,276 @@
+"""What docs/fitting.md and docs/your-engine.md claim of `rankwell fit` on a CPU, measured on cuts of the public data.
+
+    export PYTHONPATH=.
+    python bench/fit_claims.py halves docs/results/fit     # fitted to half of the queries, measured on the other half
+    python bench/fit_claims.py engines docs/results/fit    # engines, and what is fitted on top of them
+    python bench/fit_claims.py clicks docs/results/fit     # fitted to simulated clicks instead of judgments
+    python bench/fit_claims.py starts docs/results/fit     # bi-encoders as they are
+    python bench/fit_claims.py curve docs/results/fit --device cuda --minutes 10    # by the number of judged queries
+    python bench/fit_claims.py tables docs/results/fit
+
+``NAME.csv.gz`` has a row for each data set, setting, system and query: RR@10. The index and the vectors of a cut are
+made once, in ``--work``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.training.fit.engines import ENGINES, MissingError, run_of
+
+from harness import DATA, MINILM, make_parser
+from rankwell.core.files import link_tree
+from rankwell.corpus.datasets import FolderDataset
+from rankwell.corpus.formats import write_documents, write_qrels, write_queries, write_run
+from rankwell.corpus.records import Document, Qrels, Query, Run
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.significance import paired_t_test
+from rankwell.models.checkpoints.names import DEFAULT
+from rankwell.rank.system import System, before_rest
+from rankwell.training.data.prepare import open_collection
+from rankwell.training.fit.fit import fit
+from rankwell.training.fit.parts import divide, write_parts
+
+MEASURE = "RR@10"
+SPLITS = {"insuranceqa": ("train", "valid"), "medquad": ("train", "dev"), "wiki": ("questions.train", "questions.dev")}
+CLASSIC = ("cranfield", "cacm", "med")
+HALVES = 10
+IMPRESSIONS = (1, 10, 100)
+SHOWN, CLICKED, BY_CHANCE = 10, 0.7, 0.1
+"""The results that a user sees, and the probabilities of a click on a relevant and on any other one that is read."""
+SIZES = (100, 300, 1_000, 3_000, 10_000)
+Judged = tuple[list[Query], Qrels]
+Row = tuple[str, str, str, dict[str, float]]
+
+
+@dataclass
+class Cut:
+    """Some documents of a data set and judged queries, with an index and vectors that all fits share."""
+
+    name: str
+    documents: list[Document]
+    parts: dict[str, Judged]
+    options: argparse.Namespace
+    fits: int = field(default=0)
+
+    @classmethod
+    def take(cls, name: str, options: argparse.Namespace) -> Cut:
+        """Some queries of the training and dev split, and the documents of :attr:`argparse.Namespace.documents`."""
+        source, parts, needed = FolderDataset(DATA / name), dict[str, Judged](), set[str]()
+        splits = SPLITS.get(name, ("test",))
+        for split, own, count in zip(("train", "dev"), splits, (options.train, options.dev), strict=False):
+            qrels, queries = source.qrels(own), source.queries(own)
+            order = np.random.default_rng(7).permutation(len(queries)).tolist()
+            some = [queries[place] for place in order if queries[place].qid in qrels][:count]
+            parts[split] = some, Qrels({query.qid: qrels[query.qid] for query in some})
+            needed |= {docid for query in some for docid in qrels[query.qid]}
+        documents = list(source.documents())
+        drawn = np.random.default_rng(7).permutation(len(documents))[: max(0, options.documents - len(needed))]
+        needed |= {documents[place].docid for place in drawn.tolist()}
+        return cls(name, [document for document in documents if document.docid in needed], parts, options)
+
+    @property
+    def work(self) -> Path:
+        """The folder of this cut."""
+        return Path(self.options.work) / f"{self.name}-{len(self.documents)}"
+
+    def write(self, folder: Path, parts: dict[str, Judged], runs: dict[str, Run] | None = None) -> Path:
+        """The cut as a data set."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        write_documents(self.documents, folder / "corpus.jsonl")
+        for split, (queries, qrels) in parts.items():
+            write_queries(queries, folder / f"queries.{split}.jsonl")
+            own = Qrels({query.qid: qrels[query.qid] for query in queries})
+            write_qrels(own, folder / f"qrels.{split}.tsv", format="beir")
+        for split, run in (runs or {}).items():
+            write_run(run, folder / f"run.{split}.txt")
+        return folder
+
+    def untrained(self, encoder: str = DEFAULT, hybrid: float | None = 0.7) -> System:
+        """BM25 and a bi-encoder, nothing fitted; its vectors are computed if they are not there."""
+        pool = self.work / "pool"
+        if not (pool / "parts").exists():
+            dataset = FolderDataset(self.write(pool / "whole", self.parts))
+            write_parts(dataset, divide(dataset, train=None, report=None, seed=1), pool / "parts")
+        system = System.of_index(
+            open_collection(str(pool / "parts"), pool).index, hybrid=hybrid, encoder=encoder, device=self.options.device
+        )
+        system.first_stage.prepare()
+        return system
+
+    def fit(self, folder: Path, **options: Any) -> System:
+        """Fit a system to a data set of the same documents."""
+        self.fits += 1
+        out = self.work / f"system-{self.fits}"
+        for leftover in (out, out.with_name(f"{out.name}.work")):
+            shutil.rmtree(leftover, ignore_errors=True)
+        link_tree(self.work / "pool" / "data", out.with_name(f"{out.name}.work") / "data")
+        return fit(folder, out, minutes=self.options.minutes, device=self.options.device, say=print, **options)
+
+
+def values(judged: Judged, run: Run) -> dict[str, float]:
+    """The measure of each query."""
+    evaluation = evaluate(judged[1], run, [MEASURE])
+    return dict(zip(evaluation.qids, evaluation.per_query[MEASURE].tolist(), strict=True))
+
+
+def halves(options: argparse.Namespace) -> Iterator[Row]:
+    """Fit to a random half, measure on the other."""
+    for name in options.data or CLASSIC:
+        cut = Cut.take(name, argparse.Namespace(**{**vars(options), "train": None, "documents": 1 << 30}))
+        untrained, (queries, qrels) = cut.untrained(), cut.parts["train"]
+        for seed in range(HALVES):
+            order = np.random.default_rng(seed).permutation(len(queries)).tolist()
+            ours, theirs = ([queries[place] for place in part] for part in np.array_split(order, 2))
+            system = cut.fit(cut.write(cut.work / "half", {"train": (ours, qrels)}))
+            judged = theirs, Qrels({query.qid: qrels[query.qid] for query in theirs})
+            yield name, str(seed), "hybrid", values(judged, untrained.search(theirs, 100))
+            yield name, str(seed), system.describe(), values(judged, system.search(theirs, 100))
+
+
+def engines(options: argparse.Namespace) -> Iterator[Row]:
+    """Fit on top of each engine that is installed."""
+    for name in options.data or SPLITS:
+        cut = Cut.take(name, options)
+        cut.untrained()
+        for engine in ENGINES:
+            try:
+                runs = {split: run_of(engine, cut.documents, queries) for split, (queries, _) in cut.parts.items()}
+            except MissingError as error:
+                print(f"{engine}: {error}")
+                continue
+            dev = cut.parts["dev"]
+            yield name, engine, "engine", values(dev, runs["dev"])
+            system, run = answers(cut, cut.write(cut.work / "engine", cut.parts, runs), runs, dev)
+            yield name, engine, system, values(dev, run)
+
+
+def clicks(options: argparse.Namespace) -> Iterator[Row]:
+    """Fit to the clicks of users who read BM25's list from the top, and are sometimes wrong."""
+    for name in options.data or SPLITS:
+        cut = Cut.take(name, options)
+        cut.untrained()
+        queries, qrels = cut.parts["train"]
+        shown, dev = cut.untrained(hybrid=None).search(queries, SHOWN), cut.parts["dev"]
+        runs = {"train": shown, "dev": cut.untrained(hybrid=None).search(dev[0], 100)}
+        yield name, "", "engine", values(dev, runs["dev"])
+        _, run = answers(cut, cut.write(cut.work / "clicks", cut.parts, runs), runs, dev)
+        yield name, "", "judgments", values(dev, run)
+        for impressions in IMPRESSIONS:
+            draw, rows, naive = np.random.default_rng(impressions), [], defaultdict[str, dict[str, int]](dict)
+            for query in queries:
+                for position, docid in enumerate(shown[query.qid].docids if query.qid in shown else (), 1):
+                    likely = CLICKED if qrels[query.qid].get(docid, 0) > 0 else BY_CHANCE
+                    count = int(draw.binomial(impressions, likely / position))
+                    rows.append(f"{query.qid},{docid},{position},{impressions},{count}\n")
+                    naive[query.qid][docid] = int(count / impressions >= BY_CHANCE)
+            for kind in ("clicks", "click-through rates"):
+                folder = cut.write(cut.work / "clicks", cut.parts, runs)
+                (folder / "qrels.train.tsv").unlink()
+                if kind == "clicks":
+                    header = "query_id,doc_id,position,impressions,clicks\n"
+                    (folder / "clicks.train.csv").write_text(header + "".join(rows), encoding="utf-8")
+                else:
+                    write_qrels(Qrels(naive), folder / "qrels.train.tsv", format="beir")
+                yield name, str(impressions), kind, values(dev, answers(cut, folder, runs, dev)[1])
+
+
+def answers(cut: Cut, folder: Path, runs: dict[str, Run], dev: Judged) -> tuple[str, Run]:
+    """What a fit made of an engine's results, and what it answers."""
+    system = cut.fit(folder)
+    best = [rung for rung in system.card["rungs"] if rung.get("kept")][-1]["system"]
+    if best == "your engine":
+        return best, runs["dev"]
+    if not best.startswith("your engine"):
+        return best, system.search(dev[0], 100)
+    joined = system.join(runs["dev"], dev[0])
+    return best, joined if system.ranker is None else before_rest(system.rerank(joined, dev[0]), joined)
+
+
+def starts(options: argparse.Namespace) -> Iterator[Row]:
+    """Bi-encoders as they are, with BM25 and alone."""
+    for name in options.data or SPLITS:
+        cut = Cut.take(name, options)
+        queries, _ = dev = cut.parts["dev"]
+        yield name, "", "BM25", values(dev, cut.untrained(hybrid=None).search(queries, 100))
+        for encoder in (DEFAULT, MINILM):
+            for hybrid in (0.7, 1.0):
+                yield name, f"{hybrid:g}", encoder, values(dev, cut.untrained(encoder, hybrid).search(queries, 100))
+
+
+def curve(options: argparse.Namespace) -> Iterator[Row]:
+    """Fit to growing numbers of judged queries, with three seeds."""
+    for name in options.data or SPLITS:
+        cut = Cut.take(name, argparse.Namespace(**{**vars(options), "train": None, "dev": None, "documents": 1 << 30}))
+        (queries, qrels), dev = cut.parts["train"], cut.parts["dev"]
+        yield name, "0", "hybrid", values(dev, cut.untrained().search(dev[0], 100))
+        for size in SIZES:
+            for seed in (1, 2, 3):
+                order = np.random.default_rng(seed).permutation(len(queries))[:size].tolist()
+                some = [queries[place] for place in order]
+                folder = cut.write(cut.work / "curve", {"train": (some, qrels), "dev": dev})
+                yield name, str(size), f"seed {seed}", values(dev, cut.fit(folder, seed=seed).search(dev[0], 100))
+
+
+def tables(folder: Path) -> None:
+    """Print the mean of each system, and its difference to the first of the same data and setting."""
+    for name in ("halves", "engines", "clicks", "starts", "curve"):
+        if not (path := folder / f"{name}.csv.gz").exists():
+            continue
+        systems: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+            for data, setting, system, qid, value in list(csv.reader(file))[1:]:
+                systems[data, setting, system][qid] = float(value)
+        print(f"\n{name}")
+        first: dict[str, float] = {}
+        before = ""
+        for (data, setting, system), own in systems.items():
+            group = data if name in ("clicks", "starts", "curve") else f"{data} {setting}"
+            first, before = (own, group) if group != before else (first, before)
+            ours, theirs = (np.array([one[qid] for qid in own]) for one in (own, first))
+            line = f"{data:12} {setting:10} {system[:90]:90} {ours.mean():.3f}"
+            if own is not first:
+                p = 1.0 if np.array_equal(ours, theirs) else paired_t_test(ours, theirs)
+                line += f" {(ours - theirs).mean():+.3f} p {p:.3f}"
+            print(line)
+
+
+def main() -> None:
+    """Measure one claim, or print the tables of all."""
+    measured = {claim.__name__: claim for claim in (halves, engines, clicks, starts, curve)}
+    parser = make_parser(__doc__)
+    parser.add_argument("claim", choices=[*measured, "tables"])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--data", nargs="*", help="data sets; default: all")
+    parser.add_argument("--train", type=int, default=300, help="training queries of a cut")
+    parser.add_argument("--dev", type=int, default=500, help="dev queries of a cut")
+    parser.add_argument("--documents", type=int, default=3000, help="documents of a cut")
+    parser.add_argument("--minutes", type=float, default=3.0, help="time of each fit")
+    parser.add_argument("--work", type=Path, default=Path("out/fit-claims"))
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    if options.claim == "tables":
+        tables(options.out)
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    with gzip.open(options.out / f"{options.claim}.csv.gz", "at", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["data", "setting", "system", "query", MEASURE])
+        for data, setting, system, found in measured[options.claim](options):
+            print(f"--- {data} {setting} {system}: {np.mean(list(found.values())):.4f}", flush=True)
+            table.writerows([data, setting, system, qid, f"{value:.6g}"] for qid, value in found.items())
+            file.flush()
+
+
+if __name__ == "__main__":
+    main()
