@@ -123,6 +123,18 @@ def test_an_msmarco_run_is_written_in_order(tmp_path: Path) -> None:
     assert (tmp_path / "run.tsv").read_text() == "q2\tb\t1\nq2\ta\t2\nq1\tc\t1\n"
 
 
+def test_a_run_stored_as_arrays_is_the_same_run(tmp_path: Path) -> None:
+    path = tmp_path / "stored.run.npz"
+    run = Run.from_scores({"q 1": {"a": 0.1, "ü\n": 2.5, "b": 0.1}, "q2": {"b": -1.0, "c": 0.0}}, name="first")
+    write_run(run, path)
+    again = read_run(path)
+    assert (again.name, list(again.items())) == ("first", list(run.items()))
+    assert read_run(path, name="other").name == "other"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(InputError, match="cannot be read as a run"):
+        read_run(path)
+
+
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     anything: Any = "xml"
     with pytest.raises(RankwellError, match="no run format is called 'xml'"):

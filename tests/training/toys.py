@@ -110,7 +110,7 @@ class Toys:
         """A first stage of its own, which finds no more than so many documents."""
         for split in (work.data.train, work.data.dev):
             key = digest({"split": split.digest, "first stage": folder.name, "depth": work.recipe.first_stage.depth})
-            write_run(split.run.head(stage.options.keep), folder / f"first-stage-{key}.run.gz")
+            write_run(split.run.head(stage.options.keep), folder / f"first-stage-{key}.run.npz")
         return StageResult(first_stage=folder)
 
     def measure(self, work: Work, stage: RecipeStage[FitOptions], folder: Path) -> Run:

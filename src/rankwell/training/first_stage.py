@@ -168,7 +168,7 @@ def with_first_stage(data: Prepared, folder: Path, depth: int, device: str | Non
 def search_split(split: Split, folder: Path, depth: int, device: str | None = None) -> Split:
     """The split with candidates of the first stage that a stage left in ``folder``, searched when they are needed."""
     key = digest({"split": split.digest, "first stage": folder.name, "depth": depth})
-    path = folder / f"first-stage-{key}.run.gz"
+    path = folder / f"first-stage-{key}.run.npz"
 
     def search() -> Run:
         write_once(path, lambda: write_run(search_learned(folder, split, depth, device), path))

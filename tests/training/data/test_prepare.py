@@ -95,7 +95,7 @@ def test_candidates_are_searched_on_all_cores(data: Path, tmp_path: Path, monkey
 
 def test_what_was_made_is_not_made_again(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(recipe_for(data), tmp_path / "pool")
-    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "pool").rglob("*.run.gz")}
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "pool").rglob("*.run.npz")}
     assert len(files) == 2
     monkeypatch.setattr(Index, "build", None)
     monkeypatch.setattr(Index, "search", None)

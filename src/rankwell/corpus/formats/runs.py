@@ -2,12 +2,16 @@
 
 The score decides the order, as in trec_eval; TREC's rank column is ignored. Files with ranks only, such as MS MARCO's,
 have the scores 1/rank. Scores are written as the shortest decimal that reads back as the same 32-bit float, so a run
-that is written and read again is the same run.
+that is written and read again is the same run. Files named ``.npz`` hold the same in arrays, for rankwell's own use: a
+run of millions of documents is read in seconds.
 """
 
 from __future__ import annotations
 
+import json
+import zipfile
 from collections.abc import Iterator
+from itertools import chain
 from math import nan
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +20,7 @@ import numpy as np
 
 from rankwell.core.arrays import Scores
 from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.core.files import atomic_binary
 from rankwell.corpus.formats.lines import (
     FilePath,
     Lines,
@@ -27,13 +32,14 @@ from rankwell.corpus.formats.lines import (
     wrong_columns,
 )
 from rankwell.corpus.formats.pairs import PairRows, open_pairs, whole
-from rankwell.corpus.records import GRADE_LIMIT, Qrels, Run
+from rankwell.corpus.records import GRADE_LIMIT, Qrels, Ranking, Run
 
 TREC = ("query id", "Q0", "document id", "rank", "score", "run name")
 MSMARCO = ("query id", "document id", "rank")
 # From here on a number rounds to infinity as a 32-bit float.
 SCORE_LIMIT = float(np.finfo(np.float32).max) + 2.0**103
 RANK_LIMIT = 2**63
+ARRAYS = ".npz"
 RUN_FIELDS = {"score": ("score", "relevancescore", "similarity"), "rank": ("rank", "position")}
 
 Rows = Iterator[tuple[int, str, str, float]]
@@ -44,6 +50,8 @@ def read_run(path: FilePath, *, name: str | None = None) -> Run:
 
     ``name`` defaults to the run name in the file, or else to the file name.
     """
+    if Path(path).suffix == ARRAYS:
+        return _read_arrays(path, name)
     opened, tag = open_pairs(path, "a run", RUN_FIELDS), Path(path).name
     if not isinstance(opened, tuple):
         rows = _named_scores(path, opened)
@@ -117,7 +125,10 @@ def _reciprocal(path: FilePath, number: int, text: str) -> float:
 
 
 def write_run(run: Run, path: FilePath, *, format: Literal["trec", "msmarco"] = "trec") -> None:
-    """Write ``run`` whole or not at all. The format ``msmarco`` has ranks but no scores."""
+    """Write ``run`` whole or not at all. The format ``msmarco`` has ranks but no scores; ``.npz`` files hold arrays."""
+    if Path(path).suffix == ARRAYS:
+        _write_arrays(run, path)
+        return
     if format not in ("trec", "msmarco"):
         raise RankwellError(f"no run format is called {format!r} (known: trec, msmarco)")
     write_lines(path, "ranked documents", trec_lines(run, path) if format == "trec" else _msmarco_lines(run, path))
@@ -137,6 +148,35 @@ def _msmarco_lines(run: Run, path: FilePath) -> Iterator[str]:
         writable_ids(path, qid, ranking.docids)
         for rank, docid in enumerate(ranking.docids, 1):
             yield f"{qid}\t{docid}\t{rank}\n"
+
+
+def _write_arrays(run: Run, path: FilePath) -> None:
+    """Each document id once, as JSON, and the rankings as places among them."""
+    docids = list(chain.from_iterable(ranking.docids for ranking in run.values()))
+    places = {docid: place for place, docid in enumerate(dict.fromkeys(docids))}
+    documents = np.fromiter(map(places.__getitem__, docids), np.int32, len(docids))
+    ids = json.dumps({"name": run.name, "qids": list(run), "docids": list(places)})
+    with atomic_binary(path) as file:
+        np.savez(
+            file,
+            ids=np.frombuffer(ids.encode(), np.uint8),
+            ends=np.cumsum([len(ranking) for ranking in run.values()]),
+            documents=documents,
+            scores=np.concatenate([np.zeros(0, np.float32), *(ranking.scores for ranking in run.values())]),
+        )
+
+
+def _read_arrays(path: FilePath, name: str | None) -> Run:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            ids = json.loads(arrays["ids"].tobytes())
+            scores, ends, documents = arrays["scores"], arrays["ends"].tolist(), arrays["documents"]
+        docids = np.array(ids["docids"], object)[documents].tolist()
+    except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(path, None, f"cannot be read as a run that rankwell stored ({error})") from None
+    spans = zip(ids["qids"], [0, *ends[:-1]], ends, strict=True)
+    rankings = {qid: Ranking(tuple(docids[begin:end]), scores[begin:end]) for qid, begin, end in spans}
+    return Run(rankings, name=name or ids["name"])
 
 
 def decimals(scores: Scores) -> list[str]:

@@ -236,7 +236,7 @@ def _search(
     key: str,
     device: str | None,
 ) -> Run:
-    path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{key}.run.gz"
+    path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{key}.run.npz"
     with lock(folder, wait=True):
         if not path.exists():
             run = _find(options, index, queries, device)

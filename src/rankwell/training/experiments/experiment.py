@@ -460,6 +460,8 @@ class _Scoreboard:
             self.measured[label_of(place, unit.column)].setdefault(unit.name, {})[unit.seed] = evaluation
             figures = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.mean.items())
             self.say(f"{unit}, {place}: {figures} ({result.seconds:.0f} s)")
+        if process_number() == 0:  # what is finished is kept even if the experiment is cut off
+            self._write_values()
         # Tests and intervals take seconds, during which the device would be idle.
         if time.monotonic() - self.written > WRITE_SECONDS and self._comparable():
             self.outcome()
@@ -497,7 +499,6 @@ class _Scoreboard:
         outcome = ExperimentTables(compared, self.failures, notes, claims)
         if process_number() == 0:
             write_tables(self.out, outcome)
-            self._write_values()
             if last:
                 self._draw(outcome, measured)
         self.written = time.monotonic()

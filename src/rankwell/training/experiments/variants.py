@@ -211,7 +211,7 @@ def _write_candidates(trained: Trained, out: Path) -> tuple[str, str] | None:
         return None
     paths = []
     for split in (trained.work.data.train, trained.work.data.dev):
-        path = out / "candidates" / f"{learned[-1].name}.{split.digest}.run.gz"
+        path = out / "candidates" / f"{learned[-1].name}.{split.digest}.run.npz"
         if process_number() == 0 and not path.exists():
             write_run(split.run, path)
         paths.append(os.path.abspath(path))
