@@ -47,6 +47,23 @@ def test_measures_are_also_built_in_python() -> None:
     assert parse_measures(["AP", MEASURES["P"] @ 5]) == parse_measures("AP P@5")
 
 
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        ("ndcg@10", "nDCG@10"),
+        ("map", "AP"),
+        ("recip_rank", "RR"),
+        ("ndcg_cut_10", "nDCG@10"),
+        ("iprec_at_recall_0.10", "IPrec@0.1"),
+        ("Hit@10", "Success@10"),
+        ("ap(rel=2)@5", "AP(rel=2)@5"),
+        ("mrr_10", "RR@10"),
+    ],
+)
+def test_names_of_other_programs_are_understood(text: str, ours: str) -> None:
+    assert str(parse_measure(text)) == ours
+
+
 def test_a_relevance_level_for_all_does_not_override_a_stated_one() -> None:
     measures = parse_measures("AP RR(rel=3)@10 nDCG@10 NumRet", rel=2)
     assert [str(m) for m in measures] == ["AP(rel=2)", "RR(rel=3)@10", "nDCG@10", "NumRet"]
@@ -56,15 +73,6 @@ def test_a_relevance_level_for_all_does_not_override_a_stated_one() -> None:
     ("text", "message"),
     [
         ("NDGC@10", "no measure is called 'NDGC'; did you mean nDCG?"),
-        ("ndcg@10", "no measure is called 'ndcg@10'; did you mean nDCG@10?"),
-        ("map", "no measure is called 'map'; did you mean AP?"),
-        ("recip_rank", "no measure is called 'recip_rank'; did you mean RR?"),
-        ("ndcg_cut_10", "no measure is called 'ndcg_cut_10'; did you mean nDCG@10?"),
-        ("ndcg_cut.5,10", "no measure is called 'ndcg_cut.5'; did you mean nDCG@5?"),
-        ("iprec_at_recall_0.10", "no measure is called 'iprec_at_recall_0.10'; did you mean IPrec@0.10?"),
-        ("Hit@10", "no measure is called 'Hit@10'; did you mean Success@10?"),
-        ("ap(rel=2)@5", "no measure is called 'ap(rel=2)@5'; did you mean AP(rel=2)@5?"),
-        ("mrr_10", "no measure is called 'mrr_10'; did you mean RR@10?"),
         ("P", "P needs a cut-off, for example P@10"),
         ("RR@0", "RR@0: the cut-off must be a whole number of 1 or more"),
         ("RR@-3", "RR@-3: the cut-off must be a whole number of 1 or more"),
@@ -120,5 +128,4 @@ def test_a_new_measure_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     found = evaluate(qrels, run, "Last Last(rel=2) Last@1 Last(rel=3)@10")
     assert found.mean == {"Last": 0.5, "Last(rel=2)": 0.5, "Last@1": 0.0, "Last(rel=3)@10": 0.0}
     assert "Last" in report(found)
-    with pytest.raises(RankwellError, match="did you mean Last@5"):
-        parse_measure("last_5")
+    assert str(parse_measure("last@5")) == "Last@5"

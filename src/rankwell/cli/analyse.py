@@ -18,7 +18,8 @@ def analyse(
     baseline: Annotated[Path, typer.Argument(help="The baseline run.", metavar="RUN")],
     run: Annotated[Path, typer.Argument(help="The run to compare with it.", metavar="RUN2")],
     out: Annotated[
-        Path, typer.Option("--out", callback=output_folder, help="Output folder for tables, differences and pictures.")
+        Path,
+        typer.Option("--out", "-o", callback=output_folder, help="Output folder for tables, differences and pictures."),
     ],
     queries: Annotated[Path | None, typer.Option(help="The queries; adds tables by query length and type.")] = None,
     id_field: IdField = None,

@@ -27,7 +27,7 @@ OUT = Path("out/demo")
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Output folder for the index and runs.")] = OUT,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output folder for the index and runs.")] = OUT,
 ) -> None:
     """Index, search, re-rank and evaluate the bundled sample, and show the results.
 

@@ -18,7 +18,9 @@ def experiment(
             help="A suite: a YAML file, or the name of one that ships, such as drbert-table1.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Output folder for all runs and tables.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", callback=output_folder, help="Output folder for all runs and tables.")
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Option(

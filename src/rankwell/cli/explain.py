@@ -64,6 +64,7 @@ def explain(
         Path | None,
         typer.Option(
             "--out",
+            "-o",
             callback=output_file,
             help="Output file: a picture (.png, .svg, .pdf), or everything as .json.",
         ),

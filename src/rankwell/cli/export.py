@@ -18,7 +18,7 @@ def export(
         str, typer.Argument(metavar="MODEL", help="A checkpoint folder, or a name on the Hugging Face hub.")
     ],
     backend: Annotated[Literal["onnx", "openvino", "torch"], typer.Option("--backend", help="Backend to export for.")],
-    out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Output folder.")],
+    out: Annotated[Path, typer.Option("--out", "-o", callback=output_folder, help="Output folder.")],
     precision: Annotated[
         Literal["fp32", "int8", "f16"],
         typer.Option(

@@ -20,7 +20,7 @@ def fit(
             "documents alone, as `rankwell index` takes them.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Output folder for the system.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output folder for the system.")],
     minutes: Annotated[float, typer.Option("--minutes", help="Time limit in minutes.")] = 20.0,
     device: Device = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 1,

@@ -38,7 +38,7 @@ def index(
             "id like irds:msmarco-passage or hf:owner/name.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Folder of the index.")],
+    out: Annotated[Path, typer.Option("--out", "-o", callback=output_folder, help="Folder of the index.")],
     id_field: IdField = None,
     text_field: TextField = None,
     title_field: TitleField = None,

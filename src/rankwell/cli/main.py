@@ -158,7 +158,15 @@ def main() -> None:
             message = f"{message[:1].lower()}{message[1:].rstrip('.')}"
             if message.startswith("got unexpected extra argument"):
                 message = message.replace("(s)", "")
-                message += "; put a question in quotes" * command.endswith(("search", "rerank"))
+                given = message.partition("(")[2].rstrip(")")
+                if command.endswith("rerank") and Path(given).exists():
+                    message += f"; --collection {given} names the documents"
+                else:
+                    message += "; put a question in quotes" * command.endswith(("search", "rerank"))
+            if message.startswith("missing option '--out'"):
+                message += (
+                    f", for example {command} {' '.join(sys.argv[2:3])} --out {(sys.argv[3:4] or ['my-output'])[0]}"
+                )
             print(f"rankwell: {message} (see {command} --help)", file=sys.stderr)
         sys.exit(error.exit_code)
     except RankwellError as error:

@@ -93,6 +93,7 @@ RunOut = Annotated[
     Path | None,
     typer.Option(
         "--out",
+        "-o",
         callback=output_file,
         help="Write a run to this file; - is standard output, a name ending in .gz is compressed. Default: print the "
         "answers.",

@@ -19,7 +19,9 @@ def train(
     ],
     out: Annotated[
         Path,
-        typer.Option("--out", callback=output_folder, help="Output folder for the model, its figures and all stages."),
+        typer.Option(
+            "--out", "-o", callback=output_folder, help="Output folder for the model, its figures and all stages."
+        ),
     ],
     settings: Annotated[
         list[str] | None,

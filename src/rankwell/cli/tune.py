@@ -49,7 +49,7 @@ def tune(
     device: Device = None,
     precision: PrecisionOption = "auto",
     out: Annotated[
-        Path | None, typer.Option("--out", callback=output_file, help="Write all figures to this file as JSON.")
+        Path | None, typer.Option("--out", "-o", callback=output_file, help="Write all figures to this file as JSON.")
     ] = None,
 ) -> None:
     """Tune k1 and b, and with --hybrid a bi-encoder's share, on development queries.

@@ -6,7 +6,8 @@ The command line prints them without a traceback and exits with code 2; any othe
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 
 class RankwellError(Exception):
@@ -58,6 +59,16 @@ class MissingExtraError(RankwellError):
 
 class Notice(UserWarning):
     """What rankwell decided by itself and the user may want to know, such as which column has the texts."""
+
+
+def name_instead(**names: str) -> Callable[[object, str], NoReturn]:
+    """A ``__getattr__`` whose error says what a class has in place of ``names``, which people expect of it."""
+
+    def missing(self: object, name: str) -> NoReturn:
+        hint = f": {names[name]}" if name in names else ""
+        raise AttributeError(f"{type(self).__name__} has no {name!r}{hint}", name=name, obj=self)
+
+    return missing
 
 
 def system_reason(error: OSError) -> str:

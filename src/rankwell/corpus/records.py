@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rankwell.core.arrays import Scores
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import RankwellError, name_instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,9 @@ class Ranking:
 class Run(Mapping[str, Ranking]):
     """A system's rankings by query id, in the order of the queries."""
 
+    if not TYPE_CHECKING:
+        __getattr__ = name_instead(to_pandas="pandas.DataFrame(run.to_dict()) is a frame of scores")
+
     def __init__(self, rankings: Mapping[str, Ranking] | None = None, *, name: str = "rankwell"):
         self.name = name
         self._rankings: dict[str, Ranking] = dict(rankings or {})
@@ -129,6 +132,12 @@ class Run(Mapping[str, Ranking]):
     def from_scores(cls, scores: Mapping[str, Mapping[str, float]], *, name: str = "rankwell") -> Run:
         """Make a run from ``{qid: {docid: score}}``."""
         return cls({qid: Ranking.of(by_doc.keys(), by_doc.values()) for qid, by_doc in scores.items()}, name=name)
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """The scores as ``{qid: {docid: score}}``, as ranx and pytrec_eval take them."""
+        return {
+            qid: dict(zip(ranking.docids, map(float, ranking.scores), strict=True)) for qid, ranking in self.items()
+        }
 
     def head(self, depth: int) -> Run:
         """The run cut to the first ``depth`` documents of each query."""

@@ -174,14 +174,15 @@ NOTATION = re.compile(r"(?P<name>\w+)(?:\((?P<parameters>[^()]*)\))?(?:@(?P<cuto
 def parse_measure(text: str, *, rel: int | None = None) -> Measure:
     """Read one measure.
 
-    ``rel`` is the relevance level of a measure that has one and does not state it.
+    ``rel`` is the relevance level of a measure that has one and does not state it. trec_eval's names and other capitals
+    are understood.
 
     >>> parse_measure("P(rel=2)@10"), parse_measure("AP", rel=2), parse_measure("nDCG@10", rel=2)
     (P(rel=2)@10, AP(rel=2), nDCG@10)
     """
     match = NOTATION.fullmatch(text)
     if (match is None or ALIASES.get(match["name"], match["name"]) not in MEASURES) and (ours := our_notation(text)):
-        raise RankwellError(f"no measure is called {excerpt(text)}; did you mean {ours}?")
+        text, match = ours, NOTATION.fullmatch(ours)
     if match is None:
         raise RankwellError(f"{excerpt(text)} is not a measure; expected NAME, NAME@10 or NAME(rel=2)@10")
     parsed = MEASURES[ALIASES.get(match["name"], match["name"])]

@@ -12,6 +12,7 @@ import copy
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import RankwellError, name_instead
 from rankwell.core.manifest import digest
 from rankwell.inputs.batching import Sequences, row_blocks
 from rankwell.inputs.pieces import Pieces
@@ -67,10 +68,13 @@ class BiEncoder:
     ===================  ===============================================================================================
     """
 
+    if not TYPE_CHECKING:
+        __getattr__ = name_instead(encode="encode_queries(texts) and encode_documents(texts) make vectors")
+
     def __init__(
         self,
         encoder: Encoder | ForeignEncoder,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer = None,  # type: ignore[assignment]  # so that a name alone gets a helpful error
         *,
         modules: Modules | None = None,
         max_length: int = DEFAULT_LENGTH,
@@ -82,6 +86,8 @@ class BiEncoder:
         name: str = "",
         base_name: str = "",
     ):
+        if isinstance(encoder, str | Path):
+            raise RankwellError(f"BiEncoder.from_pretrained({str(encoder)!r}) opens a model")
         self.encoder = encoder.requires_grad_(False)
         self._compute = Compute(
             encoder,

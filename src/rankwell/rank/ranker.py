@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
 import numpy as np
 
 from rankwell.core.arrays import Rows, Scores
-from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.core.errors import InputError, RankwellError, excerpt, name_instead
 from rankwell.core.manifest import digest
 from rankwell.core.progress import expect, progress
 from rankwell.corpus.records import Query, Ranking, Run
@@ -76,6 +76,9 @@ class Ranker:
     >>> ranker.predict([("how do bees keep warm", "The cluster shivers.")])        # doctest: +SKIP
     >>> ranker.rank("how do bees keep warm", ["The cluster shivers.", "Tea."])     # doctest: +SKIP
     """
+
+    if not TYPE_CHECKING:
+        __getattr__ = name_instead(save_pretrained="a model is a folder; copy it, or use `rankwell export`")
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ class System:
 
     def __init__(
         self,
-        first_stage: FirstStage,
+        first_stage: FirstStage | Index,
         *,
         ranker: str | Path | None = None,
         depth: int = DEPTH,
@@ -84,6 +84,7 @@ class System:
         ``engine`` is the share of another engine's results where :meth:`join` is given some. ``computing`` is the
         re-ranker's; by default that of the first stage.
         """
+        first_stage = FirstStage(first_stage) if isinstance(first_stage, Index) else first_stage
         if depth < 1:
             raise RankwellError(f"a system re-ranks {depth} documents; expected 1 or more")
         if shares is not None and ranker is None:

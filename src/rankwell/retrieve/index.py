@@ -19,13 +19,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows, save_array
-from rankwell.core.errors import InputError, RankwellError, excerpt, folder_error
+from rankwell.core.errors import InputError, RankwellError, excerpt, folder_error, name_instead
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, check_seal, write_sealed
@@ -67,7 +67,18 @@ class Index:
     _stamp: Stamp | None = None
     """The version of ``index.json`` that was opened."""
 
-    def __init__(self, folder: Path, analyzer: Analyzer, segments: Sequence[Segment], manifest: Mapping[str, Any]):
+    if not TYPE_CHECKING:
+        __getattr__ = name_instead(get="read([docid]) gives documents", load="Index.open(folder) opens one")
+
+    def __init__(
+        self,
+        folder: Path,
+        analyzer: Analyzer | None = None,
+        segments: Sequence[Segment] = (),
+        manifest: Mapping[str, Any] | None = None,
+    ):
+        if analyzer is None or manifest is None:
+            raise RankwellError(f"Index.open({str(folder)!r}) opens an index, Index.build(documents) makes one")
         self.folder = folder
         self.analyzer = analyzer
         self.segments = tuple(segments)

@@ -37,7 +37,9 @@ def weigh(
     ],
     out: Annotated[
         Path,
-        typer.Option("--out", callback=output_file, help='Output file: jsonl of {"id", "vector": {word: weight}}.'),
+        typer.Option(
+            "--out", "-o", callback=output_file, help='Output file: jsonl of {"id", "vector": {word: weight}}.'
+        ),
     ],
     id_field: IdField = None,
     text_field: TextField = None,

@@ -39,7 +39,8 @@ def expand(
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", callback=output_file, help='Output file: jsonl of {"docid", "queries"}; .gz too.')
+        Path,
+        typer.Option("--out", "-o", callback=output_file, help='Output file: jsonl of {"docid", "queries"}; .gz too.'),
     ],
     id_field: IdField = None,
     text_field: TextField = None,

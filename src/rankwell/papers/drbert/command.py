@@ -19,7 +19,7 @@ def types(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", callback=output_file, help="Output file (qid, tab, label). Default: only print the counts."
+            "--out", "-o", callback=output_file, help="Output file (qid, tab, label). Default: only print the counts."
         ),
     ] = None,
     model: Annotated[

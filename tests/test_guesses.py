@@ -1,0 +1,57 @@
+"""What people type who do not know rankwell yet works, or is answered by a line that says what does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rankwell
+from rankwell import Index, RankwellError, Run, System, evaluate, open_dataset, sample
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    return Index.build(["Bees make honey.", "Tea is hot."], tmp_path / "index")
+
+
+def test_the_version() -> None:
+    assert rankwell.__version__.count(".") == 2
+
+
+def test_classes_called_with_a_name(index: Index) -> None:
+    with pytest.raises(RankwellError, match=r"Index\.open\('my-index'\) opens an index"):
+        Index("my-index")  # type: ignore[arg-type]
+    pytest.importorskip("torch")
+    with pytest.raises(RankwellError, match=r"BiEncoder\.from_pretrained\('name'\) opens a model"):
+        rankwell.BiEncoder("name")  # type: ignore[arg-type]
+    assert System(index).search("honey")[0].docid == "0"
+
+
+def test_methods_that_others_have(index: Index) -> None:
+    run = Run.from_scores({"q": {"a": 1.5, "b": 2.0}})
+    assert run.to_dict() == {"q": {"b": 2.0, "a": 1.5}}
+    with pytest.raises(AttributeError, match=r"Run has no 'to_pandas': pandas\.DataFrame\(run\.to_dict\(\)\)"):
+        run.to_pandas()  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"Index has no 'get': read\(\[docid\]\)"):
+        index.get("0")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"Index has no 'nonsense'$"):
+        index.nonsense  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_measures_by_the_names_of_other_programs() -> None:
+    data = open_dataset(sample.FOLDER)
+    run = Run.from_scores({query.qid: {"P001": 1.0} for query in data.queries("dev")})
+    found = evaluate(data.qrels("dev"), run, ["ndcg@10", "mrr@10", "ndcg_cut_10"])
+    assert "nDCG@10" in str(found)
+
+
+def test_commands(rankwell: Callable[..., Any]) -> None:
+    Path("docs.jsonl").write_text('{"id": "a", "text": "bees"}\n')
+    line = rankwell("index", "docs.jsonl", "my-index").complaint
+    assert line.startswith("missing option '--out' / '-o', for example rankwell index docs.jsonl --out my-index")
+    assert rankwell("index", "docs.jsonl", "-o", "my-index").code == 0
+    assert "--collection docs.jsonl names the documents" in rankwell("rerank", "bees", "docs.jsonl").complaint
+    assert "Did you mean 'evaluate'?" in rankwell("eval").err
