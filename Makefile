@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.installed-demo
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-api test-clients test-faults test-scale fuzz docs format bench clean
+.PHONY: demo test test-api test-clients test-faults test-scale test-package fuzz docs format bench clean
 
 demo: $(DEMO)  ## index the bundled sample, search it, re-rank it with the model that ships, evaluate it
 	$(BIN)/rankwell demo
@@ -40,6 +40,9 @@ fuzz: $(STAMP)  ## mutated inputs for every reader, MINUTES=10 of them; what goe
 
 test-api: $(STAMP)  ## schemathesis against a service, and a service without torch, each in an environment of its own
 	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_description.py
+
+test-package: $(STAMP)  ## the wheel in empty environments: the core alone, with the oldest packages, and what README types
+	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/package
 
 bench: $(STAMP)  ## first stages side by side (minutes; needs the public data)
 	$(PIP) -e '.[bench]'
