@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 import rankwell
+from option_tables import option_tables
 from rankwell.cli.main import app as command_line
 
 if TYPE_CHECKING:
@@ -74,7 +78,8 @@ def python_page() -> str:
 def write_references(app: Sphinx) -> None:
     """Write the generated pages before Sphinx looks for sources."""
     REFERENCE.mkdir(exist_ok=True)
-    for name, text in {"commands": commands_page(), "python": python_page()}.items():
+    options = f"# Options of recipes and suites\n\n{option_tables()}\n"
+    for name, text in {"commands": commands_page(), "python": python_page(), "options": options}.items():
         (REFERENCE / f"{name}.md").write_text(text, encoding="utf-8")
 
 
@@ -85,7 +90,7 @@ def add_menu(app: Sphinx, docname: str, source: list[str]) -> None:
     for section in source[0].split("\n## ")[1:]:
         title, _, body = section.partition("\n")
         pages = re.findall(r"\]\(([a-z0-9-]+)\.md\)", body)
-        pages += ["reference/commands", "reference/python"] if title == "Reference" else []
+        pages += ["reference/commands", "reference/options", "reference/python"] if title == "Reference" else []
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(pages) + "\n```\n"
 
 
