@@ -36,7 +36,7 @@ class Document:
     docid: str
     text: str
     title: str = ""
-    metadata: Metadata | None = field(default=None, hash=False)
+    metadata: Metadata | None = field(default=None, repr=False, hash=False)
 
     @property
     def contents(self) -> str:
