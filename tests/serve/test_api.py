@@ -325,7 +325,7 @@ def test_an_index_without_texts_is_searched_by_bm25(tmp_path: Path) -> None:
     Index.build([Document("x", "bees in a hive")], tmp_path / "bare", store=False)
     with opened(Sources(tmp_path / "bare")) as client:
         answer = client.post("/search", json={"query": "hive"}).json()
-        nothing = {"title": "", "text": None, "title_matches": [], "matches": [], "split_words": []}
+        nothing = {"title": "", "text": None, "metadata": {}, "title_matches": [], "matches": [], "split_words": []}
         assert answer["documents"] == {"x": nothing}
 
 
