@@ -130,7 +130,7 @@ BODIES = [
     b'{"query": "bees", "input": ["a", {"text": "b"}], "top_k": 3, "return_input": true}',
     b'{"text_1": "bees", "text_2": ["a", "b"]}',
     b'{"input": ["a", "b"], "encoding_format": "base64", "input_type": "query"}',
-    b'{"query": "bees", "k": 10, "offset": 2, "stages": "both", "depth": 20, "highlight": false, "type": "auto"}',
+    b'{"query": "bees", "k": 10, "from": 2, "stages": "both", "depth": 20, "highlight": false, "type": "auto"}',
     b'{"query": "bees", "docid": "d1", "layer": 1, "head": "mean", "attention": "strm", "markers": true, "links": 5}',
 ]
 NAMES = ("a", "a.tsv", "a.csv", "a.json", "a.jsonl", "a.txt")

@@ -91,7 +91,7 @@ def test_long_texts_are_cut_only_on_request(client: Any, tiny_checkpoint: Path) 
 def test_a_search_shows_both_rankings_and_what_moved(client: Any, ranker: Ranker, served_index: Path) -> None:
     index = Index.open(served_index)
     query = "warm bees in a numeric hive"
-    body = {"query": query, "k": 5, "offset": 3, "depth": 20}
+    body = {"query": query, "k": 5, "from": 3, "depth": 20}
     answer = client.post("/search", json=body).json()
     first = index.search([Query("q", query)], k=20)
     second = ranker.rerank(first, [Query("q", query)], index)["q"]
@@ -113,7 +113,7 @@ def test_a_search_shows_both_rankings_and_what_moved(client: Any, ranker: Ranker
 
 def test_pages_join_to_the_whole_ranking(client: Any) -> None:
     body = {"query": QUERY, "depth": 30, "highlight": False}
-    pages = [client.post("/search", json={**body, "k": 10, "offset": place}).json() for place in (0, 10, 20, 30)]
+    pages = [client.post("/search", json={**body, "k": 10, "from": place}).json() for place in (0, 10, 20, 30)]
     whole = client.post("/search", json={**body, "k": 40}).json()
     joined = [row["docid"] for page in pages for row in page["rerank"]]
     assert joined == [row["docid"] for row in whole["rerank"]]
@@ -191,7 +191,7 @@ def test_an_explanation_is_that_of_rankwell_explain(client: Any, ranker: Ranker,
         ("/rerank", {"query": "a", "texts": ["b"], "type": "numeric"}, 422, "takes no query type"),
         ("/rerank", {"query": "a", "texts": ["b"], "timeout_ms": 0}, 422, "timeout_ms"),
         ("/search", {"query": "a", "k": 0}, 422, "k"),
-        ("/search", {"query": "a", "k": 600, "offset": 600}, 422, "1,200"),
+        ("/search", {"query": "a", "k": 600, "from": 600}, 422, "1,200"),
         ("/search", {"query": "a", "stages": "all"}, 422, "stages"),
         ("/explain", {"query": "a"}, 422, "expected either"),
         ("/explain", {"query": "a", "docid": "nowhere"}, 404, "document"),
@@ -325,7 +325,7 @@ def test_an_index_without_texts_is_searched_by_bm25(tmp_path: Path) -> None:
     Index.build([Document("x", "bees in a hive")], tmp_path / "bare", store=False)
     with opened(Sources(tmp_path / "bare")) as client:
         answer = client.post("/search", json={"query": "hive"}).json()
-        nothing = {"title": "", "text": None, "title_matches": [], "matches": [], "split_words": []}
+        nothing = {"title": "", "text": None, "metadata": {}, "title_matches": [], "matches": [], "split_words": []}
         assert answer["documents"] == {"x": nothing}
 
 

@@ -26,7 +26,7 @@ VALID = {
     "texts": st.lists(TEXT, max_size=4),
     "top_n": st.integers(1, 5),
     "k": st.integers(1, 600),
-    "offset": st.integers(1, 600),
+    "from": st.integers(1, 600),
     "depth": st.integers(1, 600),
     "stages": st.sampled_from(["bm25", "rerank", "both"]),
     "type": st.sampled_from(["auto", "none", "numeric"]),

@@ -192,7 +192,7 @@ def test_the_pages_files_are_asked_for_anew(client: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        ("/search", ("k", "offset")),
+        ("/search", ("k", "from")),
         ("/search", ("depth",)),
         ("/explain", ("layer",)),
         ("/explain", ("head",)),

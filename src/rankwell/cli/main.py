@@ -71,22 +71,8 @@ class Verb(TyperCommand):
 
 # The order of the help; verbs that are not named here follow in alphabetical order.
 ORDER = [
-    *(
-        "demo",
-        "index",
-        "delete",
-        "merge",
-        "search",
-        "rerank",
-        "evaluate",
-        "tune",
-        "fit",
-        "serve",
-        "explain",
-        "analyse",
-        "check",
-    ),
-    *("train", "experiment", "export"),
+    *("demo", "index", "search", "rerank", "evaluate", "tune", "fit", "serve", "explain", "analyse", "check"),
+    *("delete", "merge", "train", "experiment", "export"),
 ]
 
 

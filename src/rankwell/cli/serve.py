@@ -118,6 +118,8 @@ def serve(
     """Serve a system, or an index and a re-ranker, over HTTP, with a page to search and compare.
 
     SIGTERM finishes the requests under way and exits; SIGHUP reloads index and models without dropping a request.
+    Changes of the index are served within a second. If the variable RANKWELL_WRITING_KEY is set, requests that send
+    this key can change the index, too: PUT /documents and DELETE /documents/ID.
 
     Settings, for --set NAME=VALUE:
 
@@ -160,7 +162,7 @@ def serve(
     from rankwell.serve.engine import Batching
     from rankwell.serve.formats import Limits
     from rankwell.serve.listening import bind
-    from rankwell.serve.server import ServerOptions, exit_on_signals
+    from rankwell.serve.server import WRITING_KEY, ServerOptions, exit_on_signals
     from rankwell.serve.server import serve as serve_sources
     from rankwell.serve.state import Sources, default_models, read_aliases
 
@@ -183,7 +185,8 @@ def serve(
     limits = Limits(body_bytes=body, documents=documents, default_timeout_ms=timeout_ms)
     batching = Batching(rare.get("batch_tokens"), rare.get("wait_ms", 1.0), rare.get("queue_tokens"))
     hosts, drain_seconds, proxy = tuple(allow_host or ()), rare.get("drain_seconds", 30), rare.get("proxy")
-    options = ServerOptions(key or None, tuple(origin or ()), hosts, drain_seconds, proxy and str(proxy))
+    writing_key = os.environ.get(WRITING_KEY) or None
+    options = ServerOptions(key or None, tuple(origin or ()), hosts, drain_seconds, proxy and str(proxy), writing_key)
     computing, given = Computing(device, precision, backend, trust_remote_code), system is not None or bool(model)
     with exit_on_signals(), closing(bind(host, port)) as place, _index(index, given) as folder:
         models = default_models(folder, backend) if model is None else tuple(name for name in model if name != "none")

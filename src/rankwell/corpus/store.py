@@ -411,13 +411,17 @@ class NumberedDocuments:
         gone = [np.zeros(len(store), bool) if store.deleted is None else store.deleted for store in self.stores]
         return np.flatnonzero(~np.concatenate(gone))
 
+    @property
+    def fields(self) -> list[str]:
+        """The names of the fields that documents have as metadata."""
+        return sorted({name for store in self.stores for name in store.columns})
+
     def resolve_filter(self, source: FilterSource | None) -> Filter | None:
         """A filter from its text or a dict. Raises if it names a field that no document has."""
         filter = parse_filter(source)
-        known = sorted({name for store in self.stores for name in store.columns})
-        unknown = None if filter is None else next((name for name in filter.fields() if name not in known), None)
+        unknown = None if filter is None else next((name for name in filter.fields() if name not in self.fields), None)
         if unknown is not None:
-            fields = f"fields: {', '.join(known)}" if known else "its documents have no fields"
+            fields = f"fields: {', '.join(self.fields)}" if self.fields else "none has any"
             raise RankwellError(f"filter: no document {self._place} has a field {excerpt(unknown)} ({fields})")
         return filter
 

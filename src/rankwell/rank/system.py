@@ -257,6 +257,12 @@ class System:
         dense = self.first_stage.dense if self.shares is not None and self.shares.similarity else None
         return add_shares(first, model, self.shares, queries, self.index, dense)
 
+    def with_index(self, index: Index) -> System:
+        """The same system, with the models that are open, over another version of the index."""
+        other = object.__new__(System)
+        vars(other).update(vars(self), first_stage=self.first_stage.with_index(index))
+        return other
+
     def add(self, documents: Iterable[Document]) -> None:
         """Add documents without refitting: they are appended to the index, and their vectors are computed."""
         self.index.add(documents, prepare=self._preparation())

@@ -127,8 +127,10 @@ class Index:
 
     def refreshed(self) -> Index:
         """This index as it is now: itself if nothing has changed, which takes a few microseconds to see."""
-        if self._stamp is None or self._stamp == _stamp(self.folder):
-            return self
+        return self if self._stamp is None or self._stamp == _stamp(self.folder) else self.reopened()
+
+    def reopened(self) -> Index:
+        """The index as it is now, as an object of its own that shares the open files."""
         fresh = type(self)._open(self.folder, self.segments)
         fresh._temporary = self._temporary
         return fresh

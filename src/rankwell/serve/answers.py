@@ -58,13 +58,22 @@ def search_answer(body: Search, candidates: Ranking, reranked: Reranked | None, 
     return {**({first: rows(candidates)} if first else {}), "rerank": new_rows, "candidates": len(candidates)}
 
 
-def documents_answer(state: State, docids: Sequence[str]) -> Answer:
-    """The documents' titles and texts, with no spans to highlight yet."""
+def documents_answer(state: State, docids: Sequence[str], fields: Sequence[str] | None) -> Answer:
+    """The documents' titles, texts and metadata (``fields`` of it, or all), with no spans to highlight yet."""
     assert state.index is not None
-    texts = [(d.title, d.text) for d in state.index.read(docids)] if state.has_texts else [("", None)] * len(docids)
+    documents = state.index.documents
+    numbers = documents.numbers(docids)
+    texts = [(d.title, d.text) for d in documents.read(numbers)] if state.has_texts else [("", None)] * len(docids)
     shown: Answer = {
-        docid: {"title": title, "text": text, "title_matches": [], "matches": [], "split_words": []}
-        for docid, (title, text) in zip(docids, texts, strict=True)
+        docid: {
+            "title": title,
+            "text": text,
+            "metadata": {name: value for name, value in metadata.items() if fields is None or name in fields},
+            "title_matches": [],
+            "matches": [],
+            "split_words": [],
+        }
+        for docid, (title, text), metadata in zip(docids, texts, documents.metadata(numbers), strict=True)
     }
     return {"query_matches": [], "query_split_words": [], "documents": shown}
 

@@ -40,6 +40,8 @@ from rankwell.serve.requests import (
     http_error,
     json_response,
     parse,
+    parse_documents,
+    sends_key,
     shutting_down,
     validated,
     within,
@@ -55,6 +57,7 @@ def create_app(
     service: Service,
     *,
     key: str | None = None,
+    writing_key: str | None = None,
     origins: tuple[str, ...] = (),
     hosts: Hosts | None = None,
     page: Path | None = PAGE,
@@ -62,9 +65,10 @@ def create_app(
 ) -> FastAPI:
     """The application of a service.
 
-    ``origins`` are the pages of other hosts that may use it (CORS), by default none; ``hosts`` are the host names it
-    answers to, by default any. ``tracing`` is the tracer provider of OpenTelemetry that
-    gets the spans of requests, if any.
+    All requests must send ``key``, if there is one, and those that change the index ``writing_key``; without it there
+    are none. ``origins`` are the pages of other hosts that may use it (CORS), by default none; ``hosts`` are the host
+    names it answers to, by default any. ``tracing`` is the tracer provider of OpenTelemetry that gets the spans of
+    requests, if any.
     """
 
     @asynccontextmanager
@@ -141,6 +145,31 @@ def create_app(
     async def search(request: Request) -> Response:
         """Search the index: the first stage (BM25, or hybrid search), the re-ranker, or both side by side."""
         return await answer(request, Search, service.search)
+
+    def check_writer(request: Request) -> None:
+        if writing_key is None:
+            line = "this service does not write; start it with a writing key (RANKWELL_WRITING_KEY)"
+            raise ApiError(403, "forbidden", line)
+        if not sends_key(dict(request.scope["headers"]), writing_key):
+            raise ApiError(401, "unauthorized", "missing or wrong writing key", {"WWW-Authenticate": "Bearer"})
+
+    @app.put("/documents", tags=["documents"])
+    async def put_documents(request: Request) -> Response:
+        """Add documents, replacing those with the same ids: a JSON object for each, one per line."""
+        check_writer(request)
+        if service.draining:
+            raise shutting_down()
+        raw = await reader.read(request)
+        about(request)["bytes"] = len(raw)
+        return json_response(await service.write(parse_documents(raw), about(request)))
+
+    @app.delete("/documents/{docid:path}", tags=["documents"])
+    async def delete_document(request: Request, docid: str) -> Response:
+        """Delete a document; one that is not in the index is no error."""
+        check_writer(request)
+        if service.draining:
+            raise shutting_down()
+        return json_response(await service.write([docid], about(request)))
 
     @app.post("/explain", tags=["ranking"])
     async def explain(request: Request) -> Response:
@@ -247,7 +276,7 @@ def create_app(
         methods |= dict.fromkeys(files | {"/"}, "GET, HEAD")
     app.add_middleware(
         Gate,
-        key=key,
+        keys=tuple(filter(None, (key, writing_key))) if key else (),
         origins=origins,
         hosts=hosts,
         metrics=service.metrics,

@@ -20,6 +20,7 @@ from rankwell.serve.formats import (
     EmbeddingsRequest,
     Explain,
     MixedbreadRerank,
+    NewDocument,
     ScoreRequest,
     Search,
     TeiRerank,
@@ -38,7 +39,7 @@ _ERRORS = {
     404: "No such path, model or document.",
     405: "Method not allowed.",
     408: "The body took too long to arrive.",
-    409: "Unavailable: the service has no index or no model for it.",
+    409: "Unavailable: the service has no index or no model for it, or could not write.",
     413: "The body is too large.",
     421: "Unknown host name (Host).",
     422: "A field is missing, has the wrong type, or is beyond a limit.",
@@ -58,6 +59,7 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "ScoreRequest": {"text_1": "how do bees keep warm", "text_2": ["The cluster shivers.", "Tea."]},
     "EmbeddingsRequest": {"input": ["The cluster shivers."]},
     "Search": {"query": "how do bees keep warm", "k": 3},
+    "NewDocument": {"id": "doc-3", "text": "The cluster shivers.", "year": 2024},
     "Explain": {"query": "how do bees keep warm", "document": "The cluster shivers."},
 }
 _NOTES = {
@@ -72,6 +74,7 @@ _BODIES = {
     "/v1/embeddings": (EmbeddingsRequest,),
     "/search": (Search,),
     "/explain": (Explain,),
+    "/documents": (NewDocument,),
 }
 STYLE = (
     ":root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}"
@@ -92,7 +95,7 @@ def describe_api(app: FastAPI) -> dict[str, Any]:
     for path, accepted in _BODIES.items():
         choices = [{"$ref": f"#/components/schemas/{body.__name__}"} for body in accepted]
         schema = choices[0] if len(choices) == 1 else {"anyOf": choices}
-        described["paths"][path]["post"]["requestBody"] = {
+        described["paths"][path]["put" if path == "/documents" else "post"]["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": schema}},
         }

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from rankwell.core.arrays import Scores
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Document
 from rankwell.models.spec import AttentionRule
 
 Answer = dict[str, Any]
@@ -81,8 +82,14 @@ class Body(BaseModel):
 class Search(Body):
     """A search of the index."""
 
+    model_config = ConfigDict(extra="forbid")
+
     k: int = Field(10, ge=1, le=LARGEST, description="Results per ranking.")
-    offset: int = Field(0, ge=0, le=LARGEST, description="Results to skip.")
+    offset: int = Field(0, alias="from", ge=0, le=LARGEST, description="Results to skip.")
+    filter: str | dict[str, Any] | None = Field(
+        None, description="Only documents whose metadata match, as in year >= 2015 and lang = 'de', or as a dict."
+    )
+    fields: list[str] | None = Field(None, description="Metadata to return. Default: all.")
     stages: Literal["bm25", "hybrid", "rerank", "both"] | None = Field(
         None, description="Rankings to return. Default: both, or the first stage's if no model is served."
     )
@@ -100,6 +107,8 @@ class Search(Body):
 class Explain(Body):
     """A pair to explain: a document's text, or its id in the index."""
 
+    model_config = ConfigDict(extra="forbid")
+
     document: str | None = Field(None, description="The document's text.")
     docid: Annotated[str, StringConstraints(max_length=4096)] | None = Field(
         None, description="Instead of its text: its id in the index."
@@ -111,6 +120,24 @@ class Explain(Body):
     attention: AttentionRule | None = Field(None, description="Attention rule. Default: the model's.")
     markers: bool | None = Field(None, description="Whether to mark matching words. Default: as the model does.")
     links: int = Field(10, ge=0, le=100, description="Number of strongest links to return.")
+
+
+class NewDocument(BaseModel):
+    """A document to add, or to replace the one with its id; further fields are its metadata."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    id: (
+        Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[!-~]+$")]
+        | Annotated[int, Field(ge=0)]
+    )
+    text: str
+    title: str = ""
+
+    @property
+    def document(self) -> Document:
+        """The document as the index takes it."""
+        return Document(str(self.id), self.text, self.title, self.__pydantic_extra__)
 
 
 Vectors = NDArray[np.float32]

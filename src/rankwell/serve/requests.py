@@ -20,8 +20,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rankwell.core.errors import InputError
+from rankwell.corpus.records import Document
 from rankwell.serve.engine import Metrics
-from rankwell.serve.formats import Limits
+from rankwell.serve.formats import Limits, NewDocument
 from rankwell.serve.listening import Hosts
 from rankwell.serve.tracing import note
 
@@ -100,6 +101,25 @@ def parse(body: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ApiError(422, "validation", f"the body is a JSON {type(fields).__name__}; expected an object")
     return fields
+
+
+def parse_documents(body: bytes) -> list[Document]:
+    """The documents of a body, a line of JSON for each."""
+    documents = []
+    for number, line in enumerate(body.splitlines(), 1):
+        try:
+            documents += [validated(NewDocument, parse(line)).document] if line.strip() else []
+        except ApiError as error:
+            raise ApiError(error.status, error.kind, f"line {number}: {error.message}") from None
+    if not documents:
+        raise ApiError(422, "validation", "the body has no documents; expected a JSON object per line")
+    return documents
+
+
+def sends_key(headers: dict[bytes, bytes], key: str) -> bool:
+    """Whether a request's headers have this key."""
+    scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
+    return scheme.lower() == b"bearer" and hmac.compare_digest(sent.strip(), key.encode())
 
 
 def validated(shape: type[Parsed], fields: dict[str, Any]) -> Parsed:
@@ -203,7 +223,7 @@ class Gate:
         self,
         app: ASGIApp,
         *,
-        key: str | None,
+        keys: tuple[str, ...],
         origins: tuple[str, ...],
         hosts: Hosts | None,
         metrics: Metrics,
@@ -213,7 +233,7 @@ class Gate:
         self.app = app
         self._busy = busy
         self._hosts = hosts
-        self._key = key.encode() if key else None
+        self._keys = keys
         self._origins = frozenset(origin.encode() for origin in origins)
         self._metrics = metrics
         self._open = _OPEN_PATHS | open_paths
@@ -273,9 +293,8 @@ class Gate:
         if b"content-length" in headers and b"transfer-encoding" in headers:
             line = "both Content-Length and Transfer-Encoding; expected one"
             return ApiError(400, "malformed", line, {"Connection": "close"})
-        if self._key is not None:
-            scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() == b"bearer" and hmac.compare_digest(sent.strip(), self._key):
+        if self._keys:
+            if any(sends_key(headers, key) for key in self._keys):
                 return None
             if scope["path"] not in self._open or scope["method"] not in ("GET", "HEAD"):
                 challenge = {"WWW-Authenticate": "Bearer"}

@@ -29,6 +29,8 @@ from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 from rankwell.serve.tracing import provider_from_environment
 
+WRITING_KEY = "RANKWELL_WRITING_KEY"
+"""The variable of the environment with the key that requests must send to change the index."""
 SWITCH_SECONDS = 0.0005
 """Python's own 5 ms are too long here: a request waits as long, several times, whenever the model's threads run."""
 
@@ -42,14 +44,16 @@ class ServerOptions:
     hosts: tuple[str, ...] = ()
     drain_seconds: int = 30
     proxy: str | None = None
+    writing_key: str | None = None
 
     def __post_init__(self) -> None:
         check_hosts(self.hosts)
-        if self.key and not (self.key.isascii() and self.key.isprintable() and self.key == self.key.strip()):
-            raise RankwellError(
-                "--key (or RANKWELL_KEY): expected printable ASCII characters without spaces at either end, since "
-                "browsers and proxies encode others differently"
-            )
+        for name, key in (("--key (or RANKWELL_KEY)", self.key), (WRITING_KEY, self.writing_key)):
+            if key and not (key.isascii() and key.isprintable() and key == key.strip()):
+                raise RankwellError(
+                    f"{name}: expected printable ASCII characters without spaces at either end, since browsers and "
+                    "proxies encode others differently"
+                )
 
 
 class Server(uvicorn.Server):
@@ -144,7 +148,14 @@ def run(
     hosts = Hosts.of(place, options.hosts, options.origins)
     connections = Connections.within_limits(options.proxy)
     config = uvicorn.Config(
-        create_app(service, key=options.key, origins=options.origins, hosts=hosts, tracing=tracing),
+        create_app(
+            service,
+            key=options.key,
+            writing_key=options.writing_key,
+            origins=options.origins,
+            hosts=hosts,
+            tracing=tracing,
+        ),
         log_config=None,
         access_log=False,
         server_header=False,

@@ -20,7 +20,7 @@ from rankwell.core.checksums import verify_folder
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.truncation import run_whole
 from rankwell.corpus.query_types import rule_type
-from rankwell.corpus.records import Query, Ranking
+from rankwell.corpus.records import Document, Query, Ranking
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.rank.engines.engine import probability, relevance
@@ -40,7 +40,7 @@ from rankwell.serve.formats import (
     Vectors,
 )
 from rankwell.serve.requests import LOG, ApiError, too_late
-from rankwell.serve.state import QID, Holder, Model, Sources, State, search_together
+from rankwell.serve.state import QID, Holder, Model, Sources, State, WriteJob, search_together
 from rankwell.serve.tracing import part
 
 Result = TypeVar("Result")
@@ -51,6 +51,8 @@ SHARE_OF_DEADLINE = 0.75  # that the queue may take: texts are read and tokenise
 SCRUB_RATE = 4 << 20  # bytes a second
 SCRUB_PAUSE = 60.0
 SCORING = frozenset({"/rerank", "/v1/rerank", "/v2/rerank", "/v1/reranking", "/score", "/v1/score"})
+WRITE_BATCH = 64  # requests that are written together
+WATCH_SECONDS = 1.0
 SEARCH_BATCH = 64  # queries per hybrid search; BM25 gains nothing from batches
 
 
@@ -79,11 +81,14 @@ class Service:
         self._explaining = ThreadPoolExecutor(1, "rankwell-explain")
         # One thread, so that large answers wait for each other and not for searches.
         self._highlighting = ThreadPoolExecutor(1, "rankwell-highlight")
+        self._writing = ThreadPoolExecutor(1, "rankwell-write")
+        self._writes = SearchQueue(self.holder.write, self._writing, WRITE_BATCH)
         self._searches = SearchQueue(partial(run_whole, search_together), self._preparing, SEARCH_BATCH)
         self._suit(self.state)
         self._waiting = self._explanations = 0
         self._stopping = threading.Event()
         self._scrubber = threading.Thread(target=self._scrub, name="rankwell-scrub", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="rankwell-watch", daemon=True)
         self.started = int(time.time())
         self.metrics.generation.set(1)
 
@@ -100,15 +105,16 @@ class Service:
         return self.holder.state
 
     def start(self) -> None:
-        """Start the request engine, and to look for damaged files."""
+        """Start the request engine, and to look for damaged files and for changes of the index."""
         self.engine.start()
         self._scrubber.start()
+        self._watcher.start()
 
     def stop(self) -> None:
         """Finish the requests under way. A reload under way is abandoned."""
         self.draining = True
         self._stopping.set()
-        for pool in (self._preparing, self._explaining, self._highlighting):
+        for pool in (self._preparing, self._explaining, self._highlighting, self._writing):
             pool.shutdown(wait=True, cancel_futures=True)
         self.engine.stop()
 
@@ -139,6 +145,39 @@ class Service:
                     self.metrics.damaged.inc()
                     LOG.error("damaged", extra={"about": {"damaged": problem}})
                 pace(SCRUB_PAUSE * SCRUB_RATE)
+
+    def _watch(self) -> None:
+        """Serve the index as other processes change it."""
+        problem = ""
+        while not self._stopping.wait(WATCH_SECONDS):
+            try:
+                before, fresh = self.state.generation, self.holder.refresh()
+                problem = ""
+                if fresh.generation != before:
+                    self.metrics.generation.set(fresh.generation)
+                    LOG.info("refresh", extra={"about": {"generation": fresh.generation}})
+            except Exception as error:  # what is served stays
+                if str(error) != problem:
+                    problem = str(error)
+                    LOG.error("refresh", extra={"about": {"outcome": "failed", "error": problem}})
+
+    async def write(self, job: Sequence[WriteJob], about: Answer) -> Answer:
+        """Add, replace and delete documents. When this returns, they are on the disk, and searches find them."""
+        if self.state.index is None:
+            raise ApiError(409, "unavailable", "this service has no index; it only re-ranks texts")
+        if len(job) > self.limits.documents:
+            raise _invalid(f"documents: {len(job):,} items; the limit is {self.limits.documents:,}")
+        for number, item in enumerate(job):
+            if isinstance(item, Document):
+                self._check_text(f"documents.{number}.text", item.contents, self.limits.text_characters)
+        try:
+            count, state = await self._admitted(self._writes.submit(job))
+        except RankwellError as error:
+            LOG.error("write", extra={"about": {"outcome": "failed", "error": str(error)}})
+            raise ApiError(409, "write_failed", f"could not write: {error}", {"Retry-After": "1"}) from None
+        about |= {"documents": count, "generation": state.generation}
+        self.metrics.generation.set(state.generation)
+        return {"documents": count, "generation": state.generation}
 
     async def rerank(self, body: Rerank, deadline: float, about: Answer, request: str) -> Scored:
         """Score the given texts."""
@@ -187,13 +226,20 @@ class Service:
         if state.system is None:
             raise ApiError(409, "unavailable", "this service has no index; it only re-ranks texts")
         self._check_query(body)
+        try:
+            filter = state.system.index.documents.resolve_filter(body.filter)
+        except RankwellError as error:
+            raise _invalid(str(error)) from None
+        known = state.system.index.documents.fields
+        if unknown := [name for name in body.fields or () if name not in known]:
+            raise _invalid(f"fields: no document has a field {unknown[0]!r}; fields: {', '.join(known) or 'none'}")
         depth = body.depth or min(state.depth, self.limits.depth)
         for name, value, most in (
             ("k", body.k + body.offset, self.limits.k),
             ("depth", depth, self.limits.depth),
         ):
             if value > most:
-                raise _invalid(f"{name}{' + offset' if name == 'k' else ''}: {value:,}; the limit is {most:,}")
+                raise _invalid(f"{name}{' + from' if name == 'k' else ''}: {value:,}; the limit is {most:,}")
         stages = body.stages or ("both" if state.models else state.first)
         if stages == "hybrid" and stages not in state.first_stages:
             raise ApiError(409, "unavailable", "this service searches with BM25 only; start it with --hybrid")
@@ -205,7 +251,7 @@ class Service:
         entry = self._admit(guess, deadline) if guess else None
         try:
             first = state.first if reranks else stages
-            job = state, first, body.query, max(depth, body.offset + body.k)
+            job = state, first, body.query, max(depth, body.offset + body.k), filter
             with part("search"):
                 candidates, first_ms = await self._admitted(self._searches.submit(job))
             nothing = dict.fromkeys(state.first_stages)
@@ -217,13 +263,13 @@ class Service:
             shown_first = None if stages == "rerank" else first
             answer = {**nothing, **search_answer(body, candidates, reranked, first=shown_first)}
             shown = dict.fromkeys(row["docid"] for name in (first, "rerank") for row in answer[name] or ())
-            more = await self._prepare(lambda: documents_answer(state, list(shown)))
+            more = await self._prepare(lambda: documents_answer(state, list(shown), body.fields))
             if body.highlight:
                 most = self.limits.highlighted
                 await self._in(self._highlighting, lambda: highlight(state, model, body.query, more, most))
             ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
             about |= {"candidates": len(candidates), "generation": state.generation}
-            echo = {"query": body.query, "type": label, "stages": stages, "k": body.k, "offset": body.offset}
+            echo = {"query": body.query, "type": label, "stages": stages, "k": body.k, "from": body.offset}
             echo |= {"depth": depth, "model": model.name if reranked and model else None}
             return {**echo, "generation": state.generation, "ms": ms, **answer, **more}
         finally:
@@ -283,6 +329,7 @@ class Service:
             "documents": len(index),
             "segments": len(index.segments),
             "texts": state.has_texts,
+            "fields": index.documents.fields,
         }
         return {
             "status": "draining" if self.draining else "ready",

@@ -21,7 +21,8 @@ import numpy as np
 from rankwell.core.arrays import Scores
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
-from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.corpus.filters import Filter
+from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.inputs.stored import StoredTokens
@@ -162,12 +163,12 @@ class State:
         """The name of the default search."""
         return next(iter(self.first_stages))
 
-    def search(self, name: str, queries: Sequence[str], k: int) -> list[Ranking]:
+    def search(self, name: str, queries: Sequence[str], k: int, filter: Filter | None = None) -> list[Ranking]:
         """The best ``k`` documents for each query; vectors are read once for all of them."""
         first = self.first_stages[name]
         named = [Query(str(number), query) for number, query in enumerate(queries)]
         with self.dense_lock if first.share else nullcontext():
-            run = first.search(named, k)
+            run = first.search(named, k, filter=filter)
         return [run.get(query.qid, NOTHING) for query in named]
 
     def fuse(self, query: str, candidates: Ranking, scores: Scores) -> Scores:
@@ -264,19 +265,19 @@ class State:
         )
 
 
-SearchJob = tuple[State, str, str, int]
-"""A request: what is searched, the name of its first stage, the query, and the number of documents."""
+SearchJob = tuple[State, str, str, int, Filter | None]
+"""A request: what is searched, the name of its first stage, the query, the number of documents, and their filter."""
 
 
 def search_together(jobs: Sequence[SearchJob]) -> list[tuple[Ranking, float]]:
-    """The documents of each job and the milliseconds they took; jobs with the same number are searched together."""
-    alike: dict[tuple[State, str, int], list[int]] = {}
-    for number, (state, first, _, k) in enumerate(jobs):
-        alike.setdefault((state, first, k), []).append(number)
+    """The documents of each job and the milliseconds they took; jobs that differ in the query only go together."""
+    alike: dict[tuple[State, str, int, Filter | None], list[int]] = {}
+    for number, (state, first, _, k, filter) in enumerate(jobs):
+        alike.setdefault((state, first, k, filter), []).append(number)
     results: dict[int, tuple[Ranking, float]] = {}
-    for (state, first, k), numbers in alike.items():
+    for (state, first, k, filter), numbers in alike.items():
         begin = time.perf_counter()
-        rankings = state.search(first, [jobs[number][2] for number in numbers], k)
+        rankings = state.search(first, [jobs[number][2] for number in numbers], k, filter)
         ms = 1000 * (time.perf_counter() - begin)
         results |= {number: (ranking, ms) for number, ranking in zip(numbers, rankings, strict=True)}
     return [results[number] for number in range(len(jobs))]
@@ -351,6 +352,10 @@ def open_model(source: str, sources: Sources) -> Model:
     return replace(model, warm_up=(len(batch.tokens), time.perf_counter() - begin))
 
 
+WriteJob = Document | str
+"""A document to add or replace, or the id of one to delete."""
+
+
 class Holder:
     """Holds the current state, and replaces it by a new one of the same sources."""
 
@@ -358,12 +363,68 @@ class Holder:
         self.sources = sources
         self.state = open_state(sources)
         self._lock = threading.Lock()
+        self._writer: FirstStage | None = None
         self._reloads: set[threading.Thread] = set()
 
     @property
     def reloading(self) -> bool:
         """Whether a thread is reopening the sources."""
         return any(thread.is_alive() for thread in self._reloads)
+
+    def refresh(self) -> State:
+        """Serve the index as it is now, if another process or :meth:`write` has changed it."""
+        with self._lock:
+            state = self.state
+            index = None if state.index is None else state.index.refreshed()
+            if state.system is None or index is None or index is state.index:
+                return state
+            if state.models and not index.has_texts:
+                raise RankwellError(f"{index.folder} was changed and has no texts now, which a re-ranker needs")
+            first = state.system.first_stage
+            if first.encoder is not None:
+                # Another encoder computes what is missing, so that searches do not wait.
+                self._writing(first, index).dense.prepare(index.documents.stores)
+                with state.dense_lock:
+                    first.dense.prepare(index.documents.stores)
+            fresh = replace(state, system=state.system.with_index(index), generation=state.generation + 1)
+            vars(fresh)["examples"] = state.examples
+            fresh.search(fresh.first, [WARM_UP], 1)
+            fresh.tokens  # noqa: B018  (loaded now rather than at the next request)
+            self.state = fresh
+            return fresh
+
+    def write(self, jobs: Sequence[Sequence[WriteJob]]) -> list[tuple[int, State]]:
+        """Change the index; of each job how many documents are new, replaced or deleted, and the state that has them.
+
+        All jobs are one update and one deletion, which are on the disk before this returns.
+        """
+        assert self.state.system is not None
+        writer = self._writing(self.state.system.first_stage, self.state.system.index.reopened())
+        documents: dict[str, Document] = {}
+        deleted: set[str] = set()
+        counts = []
+        for job in jobs:
+            count = 0
+            for item in job:
+                if isinstance(item, Document):
+                    documents[item.docid], count = item, count + 1
+                    deleted.discard(item.docid)
+                else:
+                    count += item in documents or (item in writer.index and item not in deleted)
+                    documents.pop(item, None)
+                    deleted.add(item)
+            counts.append(count)
+        if documents:
+            prepare = None if writer.encoder is None else lambda store: writer.dense.prepare([store])
+            writer.index.update(documents.values(), prepare=prepare)
+        writer.index.delete(deleted)
+        fresh = self.refresh()
+        return [(count, fresh) for count in counts]
+
+    def _writing(self, first: FirstStage, index: Index) -> FirstStage:
+        """A first stage with a bi-encoder of its own, for what is computed beside searches."""
+        self._writer = replace(first, index=index) if self._writer is None else self._writer.with_index(index)
+        return self._writer
 
     def reload(self) -> Future[State]:
         """Reopen the sources in a thread that does not keep the process alive.

@@ -131,7 +131,7 @@ def test_two_models_are_compared_by_their_own_ranks(searched: Opened, site: Any)
 
 def test_the_address_holds_the_state_and_back_undoes(new_page: Opened, searched: Opened, site: Any) -> None:
     page = searched(site, k=5, page=2)
-    said = site.answer("/search", query=QUERY, k=5, offset=5)
+    said = site.answer("/search", query=QUERY, **{"k": 5, "from": 5})
     assert rank_free(shown(page, 1)) == [row["docid"] for row in said["rerank"]]
     page.click(".pages button:last-child")
     page.loaded("document.querySelector('.pages span').innerText === 'Page 3 of 5'")

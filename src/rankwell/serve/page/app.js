@@ -22,7 +22,7 @@ const close = () => read().doc && go({ ...read(), ...PANEL });
 const actions = { go, open };
 
 // What of a state changes the results.
-const searchOf = ({ q, left, right, page: number, k, depth }) => JSON.stringify([q, left, right, number, k, depth]);
+const searchOf = ({ q, filter, left, right, page: number, k, depth }) => JSON.stringify([q, filter, left, right, number, k, depth]);
 
 async function render() {
   let state = read();
@@ -119,7 +119,7 @@ function shown(found, state) {
   const focused = box.contains(document.activeElement) ? document.activeElement.closest(".card")?.dataset : null;
   page.found = found;
   const any = found.lists.some((list) => list.rows.length);
-  byId("about").hidden = !any;
+  byId("about").hidden = !any && !state.filter;
   byId("about").classList.toggle("one", found.lists.length === 1);
   byId("about").replaceChildren(...about(found, state, actions).filter(Boolean));
   if (any) show(box, found, state, page.ready, actions);
@@ -153,8 +153,8 @@ document.addEventListener("keydown", (event) => {
 byId("search").addEventListener("submit", (event) => {
   event.preventDefault();
   const q = query.value.trim();
-  const { k, depth, left, right } = read();
-  const next = { ...read(""), k, depth, left, right, q };
+  const { k, depth, left, right, filter } = read();
+  const next = { ...read(""), k, depth, left, right, filter, q };
   if (searchOf(next) === page.searched) page.searched = null; // asked once more
   go(next);
 });

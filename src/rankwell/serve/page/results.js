@@ -4,7 +4,7 @@ import { count, el, milliseconds, number, plural, select, svg } from "./dom.js";
 import { heading, snippet } from "./highlight.js";
 import { ghosts } from "./notices.js";
 import { FIRST } from "./search.js";
-import { PANEL, address } from "./state.js";
+import { PANEL, address, both, comparison } from "./state.js";
 
 export const title = (name) => (name === "bm25" ? "BM25" : name === "hybrid" ? "Hybrid" : name);
 
@@ -26,7 +26,19 @@ function movement(row, side, otherName) {
   return el("span", { class: `moved ${way}`, title: hint, "aria-label": told }, mark);
 }
 
-function card(row, side, list, found, state, open) {
+// What the index knows of a document besides; a click leaves the documents with the same value.
+function fields(metadata, state, go) {
+  const values = Object.entries(metadata ?? {}).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
+  if (!values.length) return null;
+  return el("p", { class: "fields" }, values.map(([name, value]) => el("button", {
+    type: "button",
+    class: "chip",
+    title: `Only documents with ${name} ${value}`,
+    onclick: () => go({ ...state, ...PANEL, page: 1, filter: both(state.filter, comparison(name, value)) }),
+  }, `${name}: ${value}`)));
+}
+
+function card(row, side, list, found, state, { open, go: search }) {
   const other = found.lists[1 - side];
   const text = found.documents[row.docid];
   const to = address({ ...state, ...PANEL, doc: row.docid, by: list.name });
@@ -42,7 +54,7 @@ function card(row, side, list, found, state, open) {
     data: { docid: row.docid, side },
     onclick: (event) => {
       // A click anywhere opens, except one that ends a selection of text.
-      if (!event.target.closest("a") && String(getSelection()) === "") open(row.docid, list.name);
+      if (!event.target.closest("a, button") && String(getSelection()) === "") open(row.docid, list.name);
     },
   },
   el("div", { class: "head" },
@@ -53,6 +65,7 @@ function card(row, side, list, found, state, open) {
   text?.text === null || text?.text === undefined
     ? el("p", { class: "text none" }, "The index keeps no text of this document.")
     : el("p", { class: "text" }, snippet(text)),
+  fields(text?.metadata, state, search),
   row.probability !== null && el("meter", { min: 0, max: 1, value: row.probability, "aria-label": told, title: told }));
 }
 
@@ -77,7 +90,7 @@ function column(list, side, found, state, ready, actions) {
     : el("h2", {}, title(list.name));
   const cards = list.pending
     ? [el("li", { class: "waiting", role: "status" }, `Re-ranking the top ${count(Math.min(state.depth, found.candidates))} …`), ...ghosts()]
-    : list.rows.map((row) => card(row, side, list, found, state, actions.open));
+    : list.rows.map((row) => card(row, side, list, found, state, actions));
   return el("section", { class: "column", data: { side }, "aria-label": `Ranked by ${title(list.name)}` },
     el("div", { class: "column-head" }, head, unit(list, ready)),
     el("ol", { start: list.rows[0]?.rank ?? 1 }, cards));
@@ -113,6 +126,7 @@ export function about(found, state, actions) {
   const pending = found.lists.some((list) => list.pending);
   const times = [`${title(FIRST)} ${milliseconds(found.ms.first)}`, reranked && !pending && `re-ranking ${milliseconds(found.ms.rerank)}`].filter(Boolean);
   return [
+    state.filter && el("button", { type: "button", class: "chip", title: "Search without this filter", "aria-label": `Remove the filter ${state.filter}`, onclick: () => actions.go({ ...state, ...PANEL, page: 1, filter: "" }) }, `${state.filter} ✕`),
     found.type && el("span", { class: "chip", title: "Query type: the kind of answer the query asks for, guessed from its words" }, found.type),
     el("span", { title: times.join(", ") }, `${plural(found.candidates, "candidate")} in ${milliseconds(found.ms.total)}`),
     reranked && el("label", { class: "choice" }, el("span", {}, "re-ranked"),

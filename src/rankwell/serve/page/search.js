@@ -19,6 +19,8 @@ export function sides(state, ready) {
   return left === right ? [left] : [left, right];
 }
 
+const filtered = (state) => (state.filter ? { filter: state.filter } : {});
+
 function row(entry, other, moved) {
   const { rank, docid, score, probability = null } = entry;
   return { rank, docid, score, probability, other, moved };
@@ -29,7 +31,7 @@ function row(entry, other, moved) {
 async function withFirst(state, chosen, model, signal, early) {
   const stages = chosen.length === 1 ? (model ? "rerank" : FIRST) : "both";
   const offset = (state.page - 1) * state.k;
-  const body = { query: state.q, k: Math.min(state.k, MOST - offset), offset, depth: state.depth, stages, model, type: TYPE };
+  const body = { query: state.q, k: Math.min(state.k, MOST - offset), from: offset, depth: state.depth, stages, model, type: TYPE, ...filtered(state) };
   let done = false;
   const first = chosen.length === 1 ? null : post("search", { ...body, stages: FIRST }, signal).then((answer) => {
     if (!done) early(summary(firstOnly(answer, chosen)));
@@ -64,7 +66,7 @@ function firstOnly(answer, chosen) {
 
 // Two models have no ranks of each other: both rank all candidates, and the page is cut here.
 async function twoModels(state, chosen, signal) {
-  const body = { query: state.q, k: state.depth, depth: state.depth, stages: "rerank", type: TYPE };
+  const body = { query: state.q, k: state.depth, depth: state.depth, stages: "rerank", type: TYPE, ...filtered(state) };
   const answers = await Promise.all(chosen.map((model) => post("search", { ...body, model }, signal)));
   const ranks = answers.map((answer) => new Map(answer.rerank.map((entry) => [entry.docid, entry.rank])));
   const begin = (state.page - 1) * state.k;

@@ -1,7 +1,7 @@
 // The state of the page is its address: what is in it can be shared, and Back undoes.
 
 const DEFAULTS = {
-  q: "", left: "", right: "", page: 1, k: 10, depth: 100,
+  q: "", filter: "", left: "", right: "", page: 1, k: 10, depth: 100,
   doc: "", by: "", layer: "", head: "mean", rule: "", map: "cross",
 };
 // The depth of an address that names none.
@@ -26,6 +26,15 @@ export function address(state) {
   const text = new URLSearchParams(chosen).toString();
   return text ? `?${text}` : "./";
 }
+
+// A comparison in the language of filters, and what holds if both of two filters do.
+const WORDS = ["and", "or", "not", "in", "true", "false"];
+export function comparison(name, value) {
+  const plain = /^[A-Za-z_][\w.-]*$/.test(name) && !WORDS.includes(name.toLowerCase());
+  const quoted = typeof value === "string" ? `'${value.replaceAll("\\", "\\\\").replaceAll("'", "''")}'` : String(value);
+  return `${plain ? name : `\`${name}\``} = ${quoted}`;
+}
+export const both = (before, more) => (before ? `(${before}) and ${more}` : more);
 
 // What a new search, another page or a closed panel forgets.
 export const PANEL = { doc: "", by: "", layer: "", head: "mean", rule: "", map: "cross" };
