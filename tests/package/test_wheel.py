@@ -134,7 +134,7 @@ def test_what_the_readme_types(wheel: Path, tmp_path: Path) -> None:
     run(rankwell, "index", "collection.csv", "--out", "my-index", cwd=tmp_path)
     assert "Bees" in run(rankwell, "search", "my-index", "how do bees keep warm", "--hybrid", "0.7", cwd=tmp_path)
     sample = run(programs / "python", "-c", "from rankwell import sample; print(sample.FOLDER)", cwd=tmp_path).strip()
-    assert str(ROOT) not in sample
+    assert "site-packages" in sample
     run(rankwell, "fit", sample, "--out", "my-system", "--minutes", "1", "--device", "cpu", cwd=tmp_path)
     assert run(rankwell, "search", "my-system", "how do bees keep warm", cwd=tmp_path)
     (python,) = re.findall(r"## From Python\n\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
