@@ -11,6 +11,7 @@ pages     a web page is mutated, also into one of 100 KB, and read
 folders   a folder of files and links with odd names, of any depth, is read as a collection
 tables    so are a Parquet and an Arrow file, and two packed files, mutated
 bodies    a request is mutated and given to every format of the service
+filters   a filter is mutated and read, as a text and as a dict
 recipe    a recipe that ships is mutated and read
 model     one JSON file of a model is mutated; configuration and tokenizer are read, and a text is tokenised
 index     one file of an index is mutated, near its beginning, in half of the cases without its checksums; the index
@@ -49,6 +50,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import read_json
 from rankwell.core.yamlfile import YamlError, parse_yaml
 from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.filters import parse_filter
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types, read_weights
 from rankwell.corpus.formats.texts import read_examples, read_expansions, read_labelled, read_triples
 from rankwell.corpus.sources import TextFolder, read_text_file
@@ -133,6 +135,12 @@ BODIES = [
     b'{"query": "bees", "k": 10, "from": 2, "stages": "both", "depth": 20, "highlight": false, "type": "auto"}',
     b'{"query": "bees", "docid": "d1", "layer": 1, "head": "mean", "attention": "strm", "markers": true, "links": 5}',
 ]
+FILTERS = [
+    b"year >= 2015 and lang = 'de'",
+    b"lang in ('de', \"fr\") and not (tags != 'draft' or `a b` > -9.5e3) or date < '2024-05-01'",
+    b'{"year": {"$gte": 2015}, "$or": [{"lang": "de"}, {"tags": {"$in": ["a", 1, true]}}], "$not": {"a": null}}',
+]
+FILTER_TOKENS = [*TOKENS, b"(" * 200, b"not " * 200, b"'", b"''", b"`", b" and ", b" in (", b'{"$and": [' * 60, b"$gt"]
 NAMES = ("a", "a.tsv", "a.csv", "a.json", "a.jsonl", "a.txt")
 
 
@@ -283,6 +291,13 @@ def call_folder(content: bytes, folder: Path) -> Calls:
     subprocess.run(["rm", "-r", tree], check=True)  # shutil.rmtree recurses
 
 
+def call_filters(content: bytes, folder: Path) -> Calls:
+    """Read a filter."""
+    text = content.decode("utf-8", "replace")
+    yield lambda: parse_filter(text)
+    yield lambda: parse_filter(parse(content))
+
+
 def make_recipe(chance: random.Random, folder: Path) -> bytes:
     """One of the recipes that ship, mutated."""
     return mutate(chance, [path.read_bytes() for path in sorted((ROOT / "recipes").glob("*.yaml"))])
@@ -374,6 +389,7 @@ KINDS = {
         lambda content, folder: (partial(read, content) for read in BODY_READERS),
         100,
     ),
+    "filters": Kind(lambda chance, folder: mutate(chance, FILTERS, tokens=FILTER_TOKENS), call_filters, 100),
     "recipe": Kind(make_recipe, call_recipe, 5),
     "model": Kind(changed_file, with_changed_file(read_model), 5, prepare_model),
     "index": Kind(partial(changed_file, reach=300), with_changed_file(read_index), 1, prepare_index),
