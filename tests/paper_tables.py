@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,17 @@ from rankwell.core.arrays import Values
 from rankwell.evaluation.tables import as_markdown
 from rankwell.training.experiments.claims import Effect, claims_table, number, read_values, signed
 from rankwell.training.experiments.experiment import read_suite
+from rankwell.training.experiments.tables import DEV, file_name
 from rankwell.training.recipe_reader import Override
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
-COLUMNS = {"as published": "as-published", "at equal training": "at-equal-training"}
+KEPT = {
+    "ccnu-document": ("medquad", "AP"),
+    "ccnu-passage": ("insuranceqa", "AP"),
+    "drbert-table3": ("insuranceqa", "RR"),
+}
+"""The data and the measure of the files of a suite, where they are not InsuranceQA and RR@10."""
 FIRST = "BM25"
 
 Seeds = dict[int, Values]
@@ -30,28 +37,21 @@ Earlier = tuple[str, str, str, str]
 
 EARLIER: dict[str, Sequence[Earlier]] = {
     "monobert": [
-        ("BERT against BM25, InsuranceQA", "papers/table1.insuranceqa.RR10", "pointwise-only", FIRST),
         ("BERT against BM25, Wikipedia's questions", "papers/table1.questions.RR10", "pointwise-only", FIRST),
         ("BERT against BM25, Wikipedia's headings", "papers/table1.headings.RR10", "pointwise-only", FIRST),
         ("BERT against BM25, headings, AP", "papers/table1.headings.AP", "pointwise-only", FIRST),
     ],
     "marks": [
-        ("marks, InsuranceQA", "papers/table1.insuranceqa.RR10", "marked", "pointwise-only"),
         ("marks, Wikipedia's questions", "papers/table1.questions.RR10", "marked", "pointwise-only"),
-        ("also on words without a match", "papers/table1.insuranceqa.RR10", "marked-unmatched", "marked"),
-        *(
-            (
-                f"marks, doc2query's first {depth}",
-                "papers/depths.insuranceqa.doc2query",
-                f"marked RR@10 at {depth}",
-                f"pointwise-only RR@10 at {depth}",
-            )
-            for depth in (10, 100, 1000)
+        (
+            "marks also on words without a match, InsuranceQA",
+            "papers/table1.insuranceqa.RR10",
+            "marked-unmatched",
+            "marked",
         ),
     ],
     "drbert": [
         ("all parts, Wikipedia's questions", "papers/table1.questions.RR10", "drbert", "pointwise-only"),
-        ("only relevant passages that BM25 found", "papers/table1.insuranceqa.RR10", "found-only", "listwise-only"),
         (
             "20,000 steps of pre-training, InsuranceQA",
             "attention-rules/rules.insuranceqa.RR10",
@@ -65,7 +65,6 @@ EARLIER: dict[str, Sequence[Earlier]] = {
             "pretrained-6500/full",
         ),
         ("types given with MedQuAD", "papers/table1.medquad.RR10", "typed", "full"),
-        ("types guessed by rules", "papers/table1.medquad.RR10", "rule-types", "full"),
         ("types shuffled", "papers/table1.medquad.RR10", "shuffled-types", "full"),
         *(
             (
@@ -79,12 +78,11 @@ EARLIER: dict[str, Sequence[Earlier]] = {
     ],
     "look-alikes": [
         (
-            f"{cases}, models of {data}",
-            f"papers/rare-words.{data}.{file}",
+            f"mined from the data, models of {data}",
+            f"papers/rare-words.{data}.mined",
             "STRM misleading rank",
             "full misleading rank",
         )
-        for file, cases in (("sample", "bundled sample"), ("mined", "mined from the data"))
         for data in ("insuranceqa", "medquad")
     ],
     "rules": [
@@ -98,36 +96,40 @@ EARLIER: dict[str, Sequence[Earlier]] = {
         for rule_arm, rule in (("strm", "STRM"), ("exact_match", "exact match"))
         if arm != "pretrained-20000" or (rule_arm == "strm" and data != "questions")
     ],
-    "deepct": [
-        ("DeepCT, RR@10", "papers/first-stage.insuranceqa.RR10", "deepct", "BM25, tuned"),
+    "recall": [
         ("DeepCT, R@1000", "papers/first-stage.insuranceqa.R1000", "deepct", "BM25, tuned"),
-    ],
-    "doc2query": [
-        ("doc2query, RR@10", "papers/first-stage.insuranceqa.RR10", "doc2query", "BM25, tuned"),
-        ("doc2query, R@1000", "papers/first-stage.insuranceqa.R1000", "doc2query", "BM25, tuned"),
+        ("doc2query, 20 queries, R@1000", "papers/first-stage.insuranceqa.R1000", "doc2query", "BM25, tuned"),
+        ("doc2query, 20 queries, RR@10", "papers/first-stage.insuranceqa.RR10", "doc2query", "BM25, tuned"),
     ],
     "documents": [
         ("windows alone", "papers/document.medquad.AP", "windows", FIRST),
         ("windows and BM25", "papers/document.medquad.AP", "interpolate", FIRST),
     ],
-    "sdnet": [
-        (f"{label}: {part_label}", "papers/sdnet.insuranceqa.AP", f"{arm}/{part}", FIRST)
-        for arm, label in (
-            ("softmax, tags, all layers, dropout 0.4, negatives 1", "the paper's settings"),
-            ("dot, no tags, all layers, dropout 0.2, negatives 2", "dot products, dropout .2"),
-            ("dot, tags, all layers, dropout 0.2, negatives 2", "the same with tags"),
-        )
-        for part, part_label in (("S", "S alone"), ("both", "with BM25"))
-    ],
 }
 PAGES = {
+    "papers.md": ["claims duobert"],
     "monobert.md": ["claims monobert", "monobert"],
-    "markedbert.md": ["marks"],
-    "drbert.md": ["claims drbert-table1", "rows drbert-table1", "drbert", "look-alikes"],
-    "attention-rules.md": ["rules"],
-    "deepct.md": ["deepct"],
-    "doc2query.md": ["doc2query"],
-    "ccnu.md": ["sdnet", "documents"],
+    "markedbert.md": [
+        "verdicts markedbert",
+        "rows markedbert",
+        "verdicts markedbert-depth",
+        "rows markedbert-depth",
+        "rows markedbert-depth BM25",
+        "marks",
+    ],
+    "drbert.md": [
+        "claims drbert-table1",
+        "rows drbert-table1",
+        "claims drbert-figure5",
+        "claims drbert-noise",
+        "claims drbert-table3",
+        "drbert",
+    ],
+    "training-data.md": ["found-only"],
+    "attention-rules.md": ["rules", "split drbert-table3", "look-alikes"],
+    "deepct.md": ["claims deepct", "rows deepct", "recall"],
+    "doc2query.md": ["claims doc2query", "recall"],
+    "ccnu.md": ["claims ccnu-passage", "claims ccnu-document", "documents"],
 }
 """The tables of each page, in order."""
 
@@ -162,41 +164,107 @@ def earlier_table(rows: Sequence[Earlier]) -> list[str]:
     return lines
 
 
-def kept(suite: str) -> dict[str, dict[str, Seeds]]:
-    """The values of each column of a suite that were kept."""
-    files = {column: RESULTS / "papers" / f"{suite}.insuranceqa.{name}.RR10.csv.gz" for column, name in COLUMNS.items()}
-    return {column: read_values(path) if path.exists() else {} for column, path in files.items()}
+@cache
+def kept(suite: str, place: str = DEV) -> dict[str, dict[str, Seeds]]:
+    """The values of each column of a suite that were kept, on dev or another place that it measured on."""
+    data, measure = KEPT.get(suite, ("insuranceqa", "RR10"))
+    columns = {}
+    for column in read_suite(suite, [Override("data", "/data")]).columns:
+        parts = [suite, data, *([place] if place != DEV else []), *([file_name(column)] if column else []), measure]
+        path = RESULTS / "papers" / f"{'.'.join(parts)}.csv.gz"
+        if path.exists():
+            columns[column] = read_values(path)
+    return columns
 
 
 def suite_claims(suite: str) -> list[str]:
     """The table of claims that the suite itself writes."""
-    claims = read_suite(suite, [Override("data", "/data")]).suite.claims
-    columns = {column: rows for column, rows in kept(suite).items() if rows}
-    table = claims_table(claims, list(columns), {(column, "dev"): rows for column, rows in columns.items()})
-    return as_markdown(table).split("\n\n")[0].splitlines()
+    claims, columns = read_suite(suite, [Override("data", "/data")]).suite.claims, list(kept(suite))
+    places = {place: kept(suite, place) for place in {claim.data for claim in claims}}
+    values = {(column, place): rows[column] for place, rows in places.items() for column in columns}
+    return as_markdown(claims_table(claims, columns, values)).split("\n\n")[0].splitlines()
 
 
-def suite_rows(suite: str) -> list[str]:
+def suite_verdicts(suite: str) -> list[str]:
+    """The same with a line for each claim and column, for suites of many columns."""
+    lines = ["| claim | column | published | difference | detectable | verdict |", "|---|---|---:|---:|---:|---|"]
+    for claim in read_suite(suite, [Override("data", "/data")]).suite.claims:
+        for column, rows in kept(suite).items():
+            if claim.row in rows and claim.against in rows:
+                effect = Effect.of(rows[claim.row], rows[claim.against])
+                published = "" if claim.published is None else signed(claim.published)
+                cells = (claim.claim, column, published, shown(effect), number(effect.detectable))
+                lines.append(f"| {' | '.join(cells)} | {effect.verdict(claim.published)} |")
+    return lines
+
+
+def suite_rows(suite: str, place: str = DEV) -> list[str]:
     """The mean, the number of seeds and the deviation between them of each row and column."""
-    columns = kept(suite)
+    columns = kept(suite, place)
     heads = [head for name in columns for head in (name, "seeds")]
-    lines = ["| RR@10 | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
+    measure = KEPT.get(suite, ("", "RR@10"))[1]
+    lines = [f"| {measure} | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
     for row in dict.fromkeys(name for rows in columns.values() for name in rows):
         cells = []
         for rows in columns.values():
-            means = [float(values.mean()) for values in rows[row].values()]
+            means = [float(values.mean()) for values in rows.get(row, {}).values()]
             deviation = f" ± {number(float(np.std(means, ddof=1)))}" if len(means) > 1 else ""
-            cells += [number(float(np.mean(means)), 4) + deviation, str(len(means))]
+            cells += [number(float(np.mean(means)), 4) + deviation, str(len(means))] if means else ["", ""]
         lines.append(f"| {row} | " + " | ".join(cells) + " |")
     return lines
 
 
+def split_words(suite: str) -> list[str]:
+    """STRM against full attention on queries with and without a word that the tokenizer splits."""
+    ((_, split),) = seeds_of(RESULTS / "papers" / "table1.insuranceqa.RR10.csv.gz", "split word").items()
+    lines = ["| | queries | full attention | STRM | difference | detectable |", "|---|---:|---:|---:|---:|---:|"]
+    for column, rows in kept(suite).items():
+        for label, queries in (("a split word", split > 0), ("no split word", split == 0)):
+            full, strm = (
+                {seed: values[queries] for seed, values in rows[row].items()} for row in ("full attention", "STRM")
+            )
+            effect = Effect.of(strm, full)
+            means = f"{number(average(full))} | {number(average(strm))}"
+            figures = f"{shown(effect)} | {number(effect.detectable)}"
+            lines.append(f"| {column}, {label} | {int(queries.sum())} | {means} | {figures} |")
+    return lines
+
+
+def found_only() -> list[str]:
+    """Rankers trained on all relevant passages, and on those among their candidates."""
+    first = RESULTS / "papers" / "table1.insuranceqa.RR10.csv.gz"
+    mono, depth = kept("duobert"), {place: kept("markedbert-depth", place) for place in ("BM25", DEV)}
+    pairs = {
+        "lists, BM25's 100": (seeds_of(first, "listwise-only"), seeds_of(first, "found-only")),
+        "pairs, BM25's 100": (mono["as published"]["mono"], mono["at equal training"]["mono"]),
+    }
+    for place, candidates in (("BM25", "BM25's 1,000"), (DEV, "doc2query's 1,000")):
+        for row, kind in (("BERT", "pairs"), ("marked", "pairs with marks")):
+            columns = depth[place]
+            pairs[f"{kind}, {candidates}"] = columns["all relevant passages"][row], columns["candidates only"][row]
+    lines = [
+        "| trained on, ranked | seeds | all | found only | difference | detectable |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for label, (every, found) in pairs.items():
+        effect, means = Effect.of(found, every), f"{number(average(every))} | {number(average(found))}"
+        lines.append(f"| {label} | {len(every)} | {means} | {shown(effect)} | {number(effect.detectable)} |")
+    return lines
+
+
+def shown(effect: Effect) -> str:
+    """A difference with its interval."""
+    return f"{signed(effect.mean)} ± {number(effect.width)}"
+
+
+@cache
 def table(name: str) -> list[str]:
     """The lines of a table by its name in :data:`PAGES`."""
-    kind, _, suite = name.partition(" ")
-    if kind == "claims":
-        return suite_claims(suite)
-    return suite_rows(suite) if kind == "rows" else earlier_table(EARLIER[name])
+    kinds = {"claims": suite_claims, "verdicts": suite_verdicts, "rows": suite_rows, "split": split_words}
+    kind, *arguments = name.split()
+    if name == "found-only":
+        return found_only()
+    return kinds[kind](*arguments) if arguments else earlier_table(EARLIER[name])
 
 
 if __name__ == "__main__":
