@@ -4,7 +4,6 @@
     python bench/fit_claims.py halves docs/results/fit     # fitted to half of the queries, measured on the other half
     python bench/fit_claims.py engines docs/results/fit    # engines, and what is fitted on top of them
     python bench/fit_claims.py clicks docs/results/fit     # fitted to simulated clicks instead of judgments
-    python bench/fit_claims.py starts docs/results/fit     # bi-encoders as they are
     python bench/fit_claims.py curve docs/results/fit --device cuda --minutes 10    # by the number of judged queries
     python bench/fit_claims.py tables docs/results/fit
 
@@ -27,7 +26,7 @@ from typing import Any
 import numpy as np
 from tests.training.fit.engines import ENGINES, MissingError, run_of
 
-from harness import DATA, MINILM, make_parser
+from harness import DATA, make_parser
 from rankwell.core.files import link_tree
 from rankwell.corpus.datasets import FolderDataset
 from rankwell.corpus.formats import write_documents, write_qrels, write_queries, write_run
@@ -37,6 +36,7 @@ from rankwell.evaluation.significance import paired_t_test
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.rank.system import System, before_rest
 from rankwell.training.data.prepare import open_collection
+from rankwell.training.fit import ladder
 from rankwell.training.fit.fit import fit
 from rankwell.training.fit.parts import divide, write_parts
 
@@ -44,7 +44,6 @@ MEASURE = "RR@10"
 SPLITS = {"insuranceqa": ("train", "valid"), "medquad": ("train", "dev"), "wiki": ("questions.train", "questions.dev")}
 CLASSIC = ("cranfield", "cacm", "med")
 HALVES = 10
-IMPRESSIONS = (1, 10, 100)
 SHOWN, CLICKED, BY_CHANCE = 10, 0.7, 0.1
 """The results that a user sees, and the probabilities of a click on a relevant and on any other one that is read."""
 SIZES = (100, 300, 1_000, 3_000, 10_000)
@@ -139,20 +138,20 @@ def halves(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def engines(options: argparse.Namespace) -> Iterator[Row]:
-    """Fit on top of each engine that is installed."""
+    """Re-rank what each engine that is installed returns, with a system that was fitted beside it."""
     for name in options.data or SPLITS:
         cut = Cut.take(name, options)
         cut.untrained()
+        system, (queries, _) = cut.fit(cut.write(cut.work / "engine", cut.parts)), cut.parts["dev"]
         for engine in ENGINES:
             try:
-                runs = {split: run_of(engine, cut.documents, queries) for split, (queries, _) in cut.parts.items()}
+                run = run_of(engine, cut.documents, queries)
             except MissingError as error:
                 print(f"{engine}: {error}")
                 continue
-            dev = cut.parts["dev"]
-            yield name, engine, "engine", values(dev, runs["dev"])
-            system, run = answers(cut, cut.write(cut.work / "engine", cut.parts, runs), runs, dev)
-            yield name, engine, system, values(dev, run)
+            yield name, engine, "engine", values(cut.parts["dev"], run)
+            better = before_rest(system.rerank(run, queries), run)
+            yield name, engine, f"re-ranked by {system.describe()}", values(cut.parts["dev"], better)
 
 
 def clicks(options: argparse.Namespace) -> Iterator[Row]:
@@ -166,7 +165,7 @@ def clicks(options: argparse.Namespace) -> Iterator[Row]:
         yield name, "", "engine", values(dev, runs["dev"])
         _, run = answers(cut, cut.write(cut.work / "clicks", cut.parts, runs), runs, dev)
         yield name, "", "judgments", values(dev, run)
-        for impressions in IMPRESSIONS:
+        for impressions in options.impressions:
             draw, rows, naive = np.random.default_rng(impressions), [], defaultdict[str, dict[str, int]](dict)
             for query in queries:
                 for position, docid in enumerate(shown[query.qid].docids if query.qid in shown else (), 1):
@@ -197,17 +196,6 @@ def answers(cut: Cut, folder: Path, runs: dict[str, Run], dev: Judged) -> tuple[
     return best, joined if system.ranker is None else before_rest(system.rerank(joined, dev[0]), joined)
 
 
-def starts(options: argparse.Namespace) -> Iterator[Row]:
-    """Bi-encoders as they are, with BM25 and alone."""
-    for name in options.data or SPLITS:
-        cut = Cut.take(name, options)
-        queries, _ = dev = cut.parts["dev"]
-        yield name, "", "BM25", values(dev, cut.untrained(hybrid=None).search(queries, 100))
-        for encoder in (DEFAULT, MINILM):
-            for hybrid in (0.7, 1.0):
-                yield name, f"{hybrid:g}", encoder, values(dev, cut.untrained(encoder, hybrid).search(queries, 100))
-
-
 def curve(options: argparse.Namespace) -> Iterator[Row]:
     """Fit to growing numbers of judged queries, with three seeds."""
     for name in options.data or SPLITS:
@@ -224,7 +212,7 @@ def curve(options: argparse.Namespace) -> Iterator[Row]:
 
 def tables(folder: Path) -> None:
     """Print the mean of each system, and its difference to the first of the same data and setting."""
-    for name in ("halves", "engines", "clicks", "starts", "curve"):
+    for name in ("halves", "engines", "clicks", "curve"):
         if not (path := folder / f"{name}.csv.gz").exists():
             continue
         systems: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
@@ -235,7 +223,7 @@ def tables(folder: Path) -> None:
         first: dict[str, float] = {}
         before = ""
         for (data, setting, system), own in systems.items():
-            group = data if name in ("clicks", "starts", "curve") else f"{data} {setting}"
+            group = data if name in ("clicks", "curve") else f"{data} {setting}"
             first, before = (own, group) if group != before else (first, before)
             ours, theirs = (np.array([one[qid] for qid in own]) for one in (own, first))
             line = f"{data:12} {setting:10} {system[:90]:90} {ours.mean():.3f}"
@@ -247,7 +235,7 @@ def tables(folder: Path) -> None:
 
 def main() -> None:
     """Measure one claim, or print the tables of all."""
-    measured = {claim.__name__: claim for claim in (halves, engines, clicks, starts, curve)}
+    measured = {claim.__name__: claim for claim in (halves, engines, clicks, curve)}
     parser = make_parser(__doc__)
     parser.add_argument("claim", choices=[*measured, "tables"])
     parser.add_argument("out", type=Path)
@@ -258,7 +246,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=3.0, help="time of each fit")
     parser.add_argument("--work", type=Path, default=Path("out/fit-claims"))
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--impressions", type=int, nargs="*", default=[1, 10, 100], help="of each query of `clicks`")
+    parser.add_argument("--steps", nargs="*", help="the steps of a fit to try; default: all")
     options = parser.parse_args()
+    if options.steps:
+        every = ladder.ladder
+        ladder.ladder = lambda task: [step for step in every(task) if step.name in options.steps]
     if options.claim == "tables":
         tables(options.out)
         return

@@ -159,7 +159,7 @@ class RerankRequest:
     queries: str | Path
     collection: str
     model: str = DEFAULT
-    """The re-ranker; empty if the run is only joined."""
+    """The re-ranker; empty if a system without one re-ranks."""
     depth: int = DEPTH
     docids: tuple[str, ...] = ()
     types: Path | None = None
@@ -179,13 +179,13 @@ class RerankRequest:
     keep_rest: bool = False
     """Whether documents below the depth follow the re-ranked ones; otherwise they are left out."""
     joined: System | None = None
-    """A system whose own results the run is joined with before."""
+    """A system whose own results the run is joined with before, or whose bi-encoder re-ranks it."""
 
     def of_system(self, depth: int | None) -> RerankRequest:
         """The same request with what the system ``model`` has: re-ranker, shares, bi-encoder, depth, documents."""
         system = System.open(self.model)
-        joined = system if system.engine and self.run is not None else None
-        if system.ranker is None and joined is None:
+        joined = system if self.run is not None and (system.engine or system.ranker is None) else None
+        if system.ranker is None and (joined is None or not system.first_stage.share):
             raise RankwellError(f"{self.model} is a system without a re-ranker; `rankwell search` uses it")
         if self.fuse is not None or self.blend is not None:
             raise RankwellError("--fuse and --blend go with a model; a system has its own shares")
@@ -281,6 +281,8 @@ class RerankRequest:
         run, queries = self._read()
         if not self.model and self.joined is not None:
             data = {"run": file_digest(self.run or ""), "queries": questions_digest(self.queries)}
+            if not self.joined.engine:
+                run = before_rest(self.joined.rerank(run, queries), run)
             manifest = Manifest("run", {"system": self.joined.manifest.get("config_hash")}, data)
             return RunResult(Run(run, name=name), manifest, f"{len(run):,} queries", queries, self.joined.index)
         candidates = run.head(self.depth)

@@ -240,7 +240,14 @@ class System:
         return run if self.folder is None else Run(run, name="system")
 
     def rerank(self, first: Run, queries: Sequence[Query]) -> Run:
-        """The first ``depth`` candidates of a run, from any system, in the order of the re-ranker and its shares."""
+        """The first ``depth`` candidates of a run, from any system, in the order of the re-ranker and its shares.
+
+        Without a re-ranker, it is the bi-encoder's order, with the run in the place of BM25.
+        """
+        if self.ranker is None and self.first_stage.share:
+            similarity = self.first_stage.dense.rerank(first, queries, self.index, depth=self.depth)
+            parts = {"first": first.head(self.depth), "similarity": similarity}
+            return fuse(parts, Shares.hybrid(self.first_stage.share))
         top, ranker = first.head(self.depth), self.reranker
         typed = [replace(query, type=type_for(query, ranker)) for query in queries]
         return self.fuse(top, ranker.rerank(top, typed, self.index, depth=self.depth), queries)

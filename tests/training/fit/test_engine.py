@@ -20,8 +20,10 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate
+from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.system import System
+from rankwell.retrieve.index import Index
 from rankwell.training.fit import ladder
 from rankwell.training.fit.rungs import Step
 from rankwell.training.fit.rungs import _join as join
@@ -97,6 +99,20 @@ def test_an_engine_is_joined_with_the_fitted_search(
         assert evaluate(open_dataset(data).qrels("train"), rerank(data, system, tmp_path / "better.run"), "RR@10").mean[
             "RR@10"
         ] == pytest.approx(figures)
+
+
+def test_a_system_without_a_re_ranker_re_ranks_by_its_bi_encoder(
+    data: Path, tmp_path: Path, tiny_bi_encoder: Path
+) -> None:
+    index = Index.build(open_dataset(data).documents(), tmp_path / "index")
+    system = System(FirstStage(index, encoder=tiny_bi_encoder, share=0.6)).save(tmp_path / "system")
+    run, queries = read_run(data / "run.train.jsonl"), open_dataset(data).queries("train")
+    similarity = system.first_stage.dense.rerank(run, queries, system.index, depth=100)
+    assert system.rerank(run, queries) == fuse({"first": run, "similarity": similarity}, Shares.hybrid(0.6))
+    ranked = rerank(data, system, tmp_path / "better.run")
+    assert {qid: set(ranking.docids) for qid, ranking in ranked.items()} == {
+        qid: set(ranking.docids) for qid, ranking in run.items()
+    }
 
 
 def rerank(data: Path, system: System, out: Path) -> Run:

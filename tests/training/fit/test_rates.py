@@ -54,5 +54,19 @@ def test_the_training_of_a_reranker_is_timed_by_a_few_steps_if_a_guess_will_not_
     assert "timing" not in task.samples
     task.left = guess
     assert seconds(task, below) > 0
-    assert task.trained_a_second > 0
+    assert task.trained_a_second(str(tiny_bi_encoder)) > 0
     assert task.samples["timing"] == 4
+
+
+def test_training_starts_from_the_best_encoder_that_fits_into_the_time(tmp_path: Path) -> None:
+    task = FitTask(str(write_splits(tmp_path / "data", train=300, dev=10)), tmp_path / "system")
+    task.encoders |= {"small": 0.5, "large": 0.7, "middle": 0.6}
+    cost = {"small": 1.0, "middle": 10.0, "large": 100.0}
+    step = Step("encoder", "a step", perfect, lambda task, below: cost[task.start], trains=True)
+    below: Any = None
+    assert [(_seconds(task, step, below, left), task.start) for left in (200, 50, 5, 0.5)] == [
+        (100.0, "large"),
+        (10.0, "middle"),
+        (1.0, "small"),
+        (1.0, "small"),
+    ]

@@ -245,7 +245,7 @@ def _seconds(task: FitTask, step: Step, below: Rung, left: float) -> float:
     task.left = left
     with interruptible():
         seconds, size = step.seconds(task, below), len(task.parts.fit) // 2
-        while step.trains and seconds > left and len(task.encoders) > 1:
+        while step.name == "encoder" and seconds > left and len(task.encoders) > 1:
             del task.encoders[task.start]
             seconds = step.seconds(task, below)
         while step.trains and seconds > left and size >= LEAST_SAMPLE:

@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -219,7 +219,7 @@ class FitTask:
         """The folder of a finished rung."""
         return self.work / "rungs" / key
 
-    @cached_property
+    @property
     def reading(self) -> dict[str, Any]:
         """How a trained re-ranker reads: short texts whole, long ones as far as its model goes, without windows."""
         if mean_words(self.index, self.parts) < LONG:
@@ -228,8 +228,11 @@ class FitTask:
         return {"max_length": min(512, positions), "long_documents": "cut"}
 
     @cached_property
-    def trained_a_second(self) -> float:
-        """How many pairs a second a re-ranker is trained on here, by a few steps."""
+    def trained_a_second(self) -> Callable[[str], float]:
+        """How many pairs a second a re-ranker from a start is trained on here, by a few steps."""
+        return cache(lambda start: self._time_training())
+
+    def _time_training(self) -> float:
         steps, batch = TIMED_STEPS["cuda" if chosen_device(self.device).type == "cuda" else "cpu"]
         options = {**LISTWISE, "max_steps": steps, "batch": batch, "head": "new"}
         self.samples["timing"] = steps * batch
@@ -355,25 +358,18 @@ def bm25(task: FitTask) -> Rung:
     return searched(task, System(FirstStage(task.index, computing=Computing(task.device))))
 
 
-def _hybrid(encoder: str) -> Callable[[FitTask, Rung], Rung]:
+def _hybrid(encoder: str, task: FitTask, below: Rung) -> Rung:
     """BM25 and a bi-encoder as it is."""
-
-    def make(task: FitTask, below: Rung) -> Rung:
-        lower = below.system.first_stage
-        first = FirstStage(task.index, lower.bm25, encoder, DEFAULT_SHARE, computing=Computing(task.device))
-        for store in task.index.documents.stores:
-            first.dense.vectors(store)
-        return searched(task, System(first))
-
-    return make
+    lower = below.system.first_stage
+    first = FirstStage(task.index, lower.bm25, encoder, DEFAULT_SHARE, computing=Computing(task.device))
+    for store in task.index.documents.stores:
+        first.dense.vectors(store)
+    return searched(task, System(first))
 
 
-def _hybrid_seconds(encoder: str) -> Callable[[FitTask, Rung], float]:
-    def seconds(task: FitTask, below: Rung) -> float:
-        rates = task.rates(encoder)
-        return task.unencoded(encoder) / rates.documents + task.measured / rates.queries
-
-    return seconds
+def _hybrid_seconds(encoder: str, task: FitTask, below: Rung) -> float:
+    rates = task.rates(encoder)
+    return task.unencoded(encoder) / rates.documents + task.measured / rates.queries
 
 
 def _tune(task: FitTask, below: Rung) -> Rung:
@@ -411,23 +407,19 @@ def _tune_share(task: FitTask, runs: Mapping[str, Run], part: Part) -> Tuned[Sha
     return tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
 
 
-def _learned(kind: str) -> Callable[[FitTask, Rung], Rung]:
+def _learned(kind: str, task: FitTask, below: Rung) -> Rung:
     """A first stage that a recipe's stage learns. Its share is cross-validated on the queries to choose.
 
     The cheap one is learned from half of the queries, too: that tells what more of them are worth.
     """
-
-    def make(task: FitTask, below: Rung) -> Rung:
-        rung, count = _learn(task, below, kind, kind), len(task.fit_part(kind))
-        if kind != "adapter" or count < 2 * LEAST_TO_FIT:
-            return rung
-        task.samples[HALF] = count // 2
-        half = _learn(task, below, kind, HALF)
-        runs = {"half": half.run, "whole": rung.run}
-        [gain] = compare(task.parts.choose.qrels, runs, task.measure, baseline="half").contrasts
-        return replace(rung, doubling=(gain.difference, *gain.interval))
-
-    return make
+    rung, count = _learn(task, below, kind, kind), len(task.fit_part(kind))
+    if kind != "adapter" or count < 2 * LEAST_TO_FIT:
+        return rung
+    task.samples[HALF] = count // 2
+    half = _learn(task, below, kind, HALF)
+    runs = {"half": half.run, "whole": rung.run}
+    [gain] = compare(task.parts.choose.qrels, runs, task.measure, baseline="half").contrasts
+    return replace(rung, doubling=(gain.difference, *gain.interval))
 
 
 def _learn(task: FitTask, below: Rung, kind: str, name: str) -> Rung:
@@ -519,20 +511,16 @@ def _reranked(task: FitTask, below: Rung, ranker: Path, runs: Mapping[str, Run],
     return Rung(system, before_rest(fuse(head, tuned.setting_for), lower), below.stages, count, below.engine)
 
 
-def _as_is(model: str) -> Callable[[FitTask, Rung], Rung]:
+def _as_is(model: str, task: FitTask, below: Rung) -> Rung:
     """A re-ranker as it is on the best documents, with the shares of its scores, the bi-encoder's and the list's."""
-
-    def make(task: FitTask, below: Rung) -> Rung:
-        depth, count = _reading(task, below, model)
-        part, first = task.parts.judged.head(count), below.system.first_stage
-        top = only(below.run, part.queries).head(depth)
-        ranker = open_ranker(model, device=task.device)
-        runs = {"model": ranker.rerank(top, part.queries, task.index, depth=depth)}
-        if below.step is ENGINE and first.share:  # its vectors are there, and the engine's scores do not have them yet
-            runs["similarity"] = first.dense.rerank(top, part.queries, task.index, depth=depth)
-        return _reranked(task, below, find_model(model), {**runs, "first": top}, count)
-
-    return make
+    depth, count = _reading(task, below, model)
+    part, first = task.parts.judged.head(count), below.system.first_stage
+    top = only(below.run, part.queries).head(depth)
+    ranker = open_ranker(model, device=task.device)
+    runs = {"model": ranker.rerank(top, part.queries, task.index, depth=depth)}
+    if below.step is ENGINE and first.share:  # its vectors are there, and the engine's scores do not have them yet
+        runs["similarity"] = first.dense.rerank(top, part.queries, task.index, depth=depth)
+    return _reranked(task, below, find_model(model), {**runs, "first": top}, count)
 
 
 def _reading(task: FitTask, below: Rung, model: str) -> tuple[int, int]:
@@ -543,12 +531,9 @@ def _reading(task: FitTask, below: Rung, model: str) -> tuple[int, int]:
     return depth, min(below.count, max(LEAST_ASIDE, pairs // depth))
 
 
-def _as_is_seconds(model: str) -> Callable[[FitTask, Rung], float]:
-    def seconds(task: FitTask, below: Rung) -> float:
-        depth, count = _reading(task, below, model)
-        return depth * (count + task.reported) / task.scored_a_second(model)
-
-    return seconds
+def _as_is_seconds(model: str, task: FitTask, below: Rung) -> float:
+    depth, count = _reading(task, below, model)
+    return depth * (count + task.reported) / task.scored_a_second(model)
 
 
 def _depth_that_pays(task: FitTask, part: Part, first: Run, fused: Run) -> int:
@@ -572,7 +557,7 @@ def _rerank_seconds(task: FitTask, below: Rung) -> float:
     guess = (BACKWARD * lists + read) / task.pairs_a_second(task.start)
     if not task.left / 4 < guess < 4 * task.left:  # otherwise, a guess will do
         return searching + guess
-    return searching + (lists + read / BACKWARD) / task.trained_a_second
+    return searching + (lists + read / BACKWARD) / task.trained_a_second(task.start)
 
 
 def can_be_trained(model: str) -> bool:
@@ -596,14 +581,14 @@ def ladder(task: FitTask) -> list[Step]:
     encoders, rankers = [ENCODER], [DEFAULT]
     for name in task.tries:
         model = describe(find_model(name))
-        encoders += [name] * model.has_vectors
-        rankers += [name] * model.scores_pairs
+        encoders += [name] * (model.has_vectors and name not in encoders)
+        rankers += [name] * (model.scores_pairs and name not in rankers)
     searching = [
         Step(
             "hybrid" if name == ENCODER else f"hybrid {name}",
             f"BM25 and {'a bi-encoder' if name == ENCODER else name}",
-            _hybrid(name),
-            _hybrid_seconds(name),
+            partial(_hybrid, name),
+            partial(_hybrid_seconds, name),
             given=name == ENCODER,
             model=name,
         )
@@ -613,8 +598,8 @@ def ladder(task: FitTask) -> list[Step]:
         Step(
             "shipped" if name == DEFAULT else f"rerank {name}",
             "the shipped re-ranker" if name == DEFAULT else f"re-ranked by {name}",
-            _as_is(name),
-            _as_is_seconds(name),
+            partial(_as_is, name),
+            partial(_as_is_seconds, name),
             tunes=True,
             kind="rerank",
         )
@@ -626,9 +611,9 @@ def ladder(task: FitTask) -> list[Step]:
     return [
         *searching,
         Step("tuned", "tuned settings", _tune, tunes=True),
-        Step("adapter", "an adapter on its vectors", _learned("adapter"), _adapter_seconds, trains=True),
+        Step("adapter", "an adapter on its vectors", partial(_learned, "adapter"), _adapter_seconds, trains=True),
         *on_list,
-        Step("encoder", "a fitted bi-encoder", _learned("encoder"), _encoder_seconds, trains=True),
+        Step("encoder", "a fitted bi-encoder", partial(_learned, "encoder"), _encoder_seconds, trains=True),
         *on_list,
         Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, trains=True, kind="rerank"),
     ]
