@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> DocumentStore:
 
 
 def selected(store: DocumentStore, filter: Any) -> str:
-    mask = store.allowed(store.documents.resolve_filter(filter))
+    mask = store.view(None, store.documents.resolve_filter(filter)).allowed
     assert mask is not None
     return "".join(store.docids.strings(np.flatnonzero(mask)))
 

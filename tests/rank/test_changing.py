@@ -58,7 +58,7 @@ def as_documents(contents: dict[str, Any]) -> list[Document]:
 
 
 def found(dense: DenseRanker, index: Index) -> Any:
-    runs = [dense.search(QUERIES, index, 20, filter=filter) for filter in FILTERS]
+    runs = [dense.search(QUERIES, index.filtered(filter), 20) for filter in FILTERS]
     return [{qid: (run[qid].docids, run[qid].scores.tobytes()) for qid in run} for run in runs]
 
 
@@ -131,7 +131,7 @@ def test_compressed_vectors_are_filtered(index: Index, encoder: BiEncoder, monke
     codes = VectorCodes.open(PassageVectors.open(store, encoder))
     queries = encoder.encode_queries([query.text for query in QUERIES])
     for filter in ("n = 20", "tenth in (1, 7)", "n < 50"):
-        allowed = store.allowed(index.documents.resolve_filter(filter))
+        allowed = index.filtered(filter).documents.stores[0].allowed
         assert allowed is not None
         numbers, scores = codes.search(queries, 5, allowed=allowed)
         kept = min(5, np.count_nonzero(allowed))

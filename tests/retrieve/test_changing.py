@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -203,6 +204,22 @@ def test_opening_while_the_index_changes_tries_again(index: Index, monkeypatch: 
 
     monkeypatch.setattr(Index, "_open_described", late)
     assert len(Index.open(index.folder)) == 28
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
+def test_what_is_not_used_any_more_is_closed_at_once(index: Index) -> None:
+    index.update([Document("d1", "tea", metadata={"n": 1})])
+    served, counts = Index.open(index.folder), []
+    gc.disable()  # nothing may wait for it: each segment holds some twenty files
+    try:
+        for number in range(5):
+            served.search("honey", filter="n = 1")
+            Index.open(index.folder).update([Document("d1", f"tea {number}", metadata={"n": 1})])
+            served = served.refreshed()
+            counts.append(len(os.listdir("/proc/self/fd")))
+    finally:
+        gc.enable()
+    assert len(set(counts)) == 1
 
 
 def test_looking_for_changes_reads_nothing(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,10 +73,13 @@ def steps_of(action: Callable[[], object], log: Path) -> list[str]:
     return log.read_text().split("\n")
 
 
-@pytest.mark.parametrize("option", ["append", "overwrite"])
+@pytest.mark.parametrize("option", ["append", "overwrite", "update", "delete"])
 def test_killing_a_build_at_any_step_leaves_the_old_index_or_the_new(tmp_path: Path, option: str) -> None:
     def build(name: str) -> Callable[[], object]:
-        return lambda: Index.build(NEW, tmp_path / name, **{option: True})
+        if option == "delete":
+            return lambda: Index.open(tmp_path / name).delete(["old7", "old8"])
+        changed = [Document("old7", "wax"), *NEW] if option == "update" else NEW
+        return lambda: Index.build(changed, tmp_path / name, **{option: True})
 
     Index.build(OLD, tmp_path / "model")
     old = hits(tmp_path / "model")
@@ -84,7 +87,7 @@ def test_killing_a_build_at_any_step_leaves_the_old_index_or_the_new(tmp_path: P
     new = hits(tmp_path / "model")
     assert old != new
     renames = {i for i, event in enumerate(steps, 1) if event == "os.rename"}
-    assert len(renames) == 2  # the segment, then the description
+    assert len(renames) == 2 + (option == "update")  # the segment, the marks or both, then the description
     seen = []
     for step in sorted({*range(1, len(steps) + 1, 7), *renames, *(i + 1 for i in renames), len(steps) - 1}):
         folder = tmp_path / str(step)

@@ -24,7 +24,7 @@ from rankwell.corpus.sources import resolve_documents
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.scale.index import IndexJob, build_index
-from rankwell.scale.search import ShardedIndex, search_in_shards
+from rankwell.scale.search import Shard, ShardedIndex, search_in_shards
 from rankwell.scale.workers import Cluster
 
 from .conftest import lock_holder, make_documents, make_queries
@@ -192,6 +192,29 @@ def test_actors_find_the_same(sharded: ShardedIndex, queries: list[Query], whole
     assert len(sharded.actors) == 2
     assert same(sharded.search(queries, k=100), whole)
     assert same(sharded.search(queries, k=100, threads=2), whole)
+
+
+def test_shards_of_an_index_that_was_changed_find_the_same(
+    collection: Path, queries: list[Query], tmp_path: Path
+) -> None:
+    documents = [replace(d, metadata={"n": n}) for n, d in enumerate(resolve_documents(str(collection)))]
+    index = Index.build(documents[:200], tmp_path / "index")
+    index.add(documents[200:])
+    index.delete([document.docid for document in documents[::9]])
+    place = index.folder, index.manifest["data_hash"]
+
+    class InProcess(ShardedIndex):
+        def _answers(self, actors: Any, method: str, arguments: tuple[Any, ...]) -> list[Any]:
+            return [getattr(actor, method)(*arguments) for actor in actors]
+
+    sharded = InProcess.open(index.folder)
+    assert isinstance(sharded, InProcess)
+    sharded.actors = [Shard(*place, [segment.folder.name]) for segment in index.segments]
+    assert len(sharded.actors) == 2
+    for filter in (None, "n < 100", "n >= 150 and not n > 250"):
+        assert same(sharded.search(queries, k=50, filter=filter), index.search(queries, k=50, filter=filter))
+    with pytest.raises(RankwellError, match="was changed while it was being opened; try again"):
+        Shard(index.folder, "another", [])
 
 
 @pytest.mark.parametrize(("k", "bm25"), [(1, BM25()), (7, BM25(1.5, 0.9)), (1000, BM25(k2=2.0))])

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,8 @@ def installed(name: str, *packages: str) -> Path:
 def test_no_request_of_the_description_fails(live: Callable[..., Any], sources: Sources, tmp_path: Path) -> None:
     programs = installed("schemathesis", "schemathesis>=4.3")
     (tmp_path / "settings.toml").write_text(SETTINGS)
-    own = live(key="secret")
+    shutil.copytree(sources.index or "", tmp_path / "index")  # it is written to
+    own = live(replace(sources, index=tmp_path / "index"), key="secret", writing_key="secret")
     command = [programs / "st", "--config-file", tmp_path / "settings.toml", "run"]
     command += [f"http://127.0.0.1:{own.port}/openapi.json", "--header", "Authorization: Bearer secret"]
     command += ["--max-examples", "50", "--seed", "1", "--suppress-health-check", "all"]

@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -33,8 +34,6 @@ from rankwell.corpus.records import Document, Metadata
 STORE_VERSION = 1
 BATCH_CHARACTERS = 2**20
 MAX_DOCUMENTS = 2**31 - 1
-MASKS = 16
-"""Filters whose results are remembered, a byte per document each."""
 _TOKENS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
 
@@ -130,6 +129,8 @@ class DocumentStore:
 
     deleted: NDArray[np.bool_] | None = None
     """Which documents were deleted. They keep their places, but are not found by their ids."""
+    filter: Filter | None = None
+    """What restricts searches, but neither statistics nor reading."""
 
     def __init__(
         self,
@@ -145,12 +146,12 @@ class DocumentStore:
         self._titles = titles
         self.columns = columns or {}
         self._tokens: dict[str, Ragged] = {}
-        self._masks: dict[Filter | None, NDArray[np.bool_] | None] = {}
 
-    def without(self, deleted: NDArray[np.bool_] | None) -> Self:
-        """The same store, sharing its files, with these documents marked as deleted."""
+    def view(self, deleted: NDArray[np.bool_] | None, filter: Filter | None) -> Self:
+        """The same store, sharing its files, with these documents marked as deleted and this filter."""
         other = copy.copy(self)
-        other.deleted, other._masks = deleted, {}
+        other.deleted, other.filter = deleted, filter
+        vars(other).pop("allowed", None)
         return other
 
     @property
@@ -158,18 +159,14 @@ class DocumentStore:
         """The number of documents that are not deleted."""
         return len(self) - (0 if self.deleted is None else int(np.count_nonzero(self.deleted)))
 
-    def allowed(self, filter: Filter | None) -> NDArray[np.bool_] | None:
-        """The documents that are not deleted and that a filter, if any, selects; None if these are all."""
-        if filter not in self._masks:
-            mask = None if self.deleted is None else ~self.deleted
-            if filter is not None:
-                selected = filter.select(self.columns, len(self))
-                mask = selected if mask is None else selected & mask
-            if len(self._masks) == MASKS:
-                self._masks.clear()
-            self._masks[filter] = mask
-            return mask
-        return self._masks[filter]
+    @cached_property
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """The documents that a search may find: not deleted, and selected by the filter; None if these are all."""
+        kept = None if self.deleted is None else ~self.deleted
+        if self.filter is None:
+            return kept
+        selected = self.filter.select(self.columns, len(self))
+        return selected if kept is None else selected & kept
 
     @classmethod
     def of_texts(cls, texts: Mapping[str, str], titles: Sequence[int] = ()) -> DocumentStore:

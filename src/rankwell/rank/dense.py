@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.filters import Filter, FilterSource
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
@@ -75,15 +74,12 @@ class DenseRanker:
             rankings[qid] = Ranking.of(ranking.docids, candidates.astype(np.float32) @ query)
         return Run(rankings, name="dense")
 
-    def search(
-        self, queries: Sequence[Query], texts: Texts, k: int = 1000, *, filter: FilterSource | None = None
-    ) -> Run:
+    def search(self, queries: Sequence[Query], texts: Texts, k: int = 1000) -> Run:
         """The ``k`` nearest documents of each query; vectors that are not stored yet are computed first."""
         if k < 1:
             raise RankwellError(f"k must be at least 1, not {k}")
         documents = texts.documents
-        selected, depth = documents.resolve_filter(filter), max(k, DEEP) + TIES
-        nearest = self._nearest([query.text for query in queries], documents.stores, depth, selected)
+        nearest = self._nearest([query.text for query in queries], documents.stores, max(k, DEEP) + TIES)
         parts = []
         for store, (numbers, scores) in zip(documents.stores, nearest, strict=True):
             if (wrong := np.isnan(scores)).any():
@@ -94,23 +90,20 @@ class DenseRanker:
         return NumberedRun([(queries, hits)], documents, name="dense")
 
     def _nearest(
-        self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int, filter: Filter | None
+        self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int
     ) -> Iterable[tuple[Rows, Vectors]]:
         """The ``k`` nearest documents of each store: their numbers within it, and their similarities."""
         vectors = self.encoder.encode_queries(queries)
         compressed = self.compresses(sum(map(len, stores)))
         for store in stores:
-            yield self.nearest(vectors, store, k, compressed=compressed, filter=filter)
+            yield self.nearest(vectors, store, k, compressed=compressed)
 
-    def nearest(
-        self, queries: Vectors, store: DocumentStore, k: int, *, compressed: bool, filter: Filter | None = None
-    ) -> tuple[Rows, Vectors]:
+    def nearest(self, queries: Vectors, store: DocumentStore, k: int, *, compressed: bool) -> tuple[Rows, Vectors]:
         """The ``k`` documents of a store nearest to each query: their numbers and similarities, both (Q, k)."""
-        allowed = store.allowed(filter)
         if compressed and not compares_all(len(store), k) and (codes := self.codes(store)) is not None:
-            return codes.search(queries, k, allowed=allowed)
+            return codes.search(queries, k, allowed=store.allowed)
         blocks = self.vectors(store).blocks()
-        return search_vectors(queries, blocks, k, device=self.encoder.device, allowed=allowed)
+        return search_vectors(queries, blocks, k, device=self.encoder.device, allowed=store.allowed)
 
     def compresses(self, documents: int) -> bool:
         """Whether a search among so many documents compares codes."""
@@ -172,7 +165,6 @@ def search_hybrid(
     *,
     k: int = 1000,
     threads: int = 1,
-    filter: FilterSource | None = None,
 ) -> Run:
     """The best ``k`` documents of each query by (1 − share) · BM25 + share · similarity, each standardised.
 
@@ -183,9 +175,8 @@ def search_hybrid(
     if k < 1:
         raise RankwellError(f"k must be at least 1, not {k}")
     if share == 1:
-        return dense.search(queries, index, k, filter=filter)
-    runs = search_both(index, dense, queries, bm25, k=k, threads=threads, filter=filter)
-    return fuse(runs, shares, depth=k, name="hybrid")
+        return dense.search(queries, index, k)
+    return fuse(search_both(index, dense, queries, bm25, k=k, threads=threads), shares, depth=k, name="hybrid")
 
 
 def search_both(
@@ -196,7 +187,6 @@ def search_both(
     *,
     k: int = DEEP,
     threads: int = 1,
-    filter: FilterSource | None = None,
 ) -> dict[str, Run]:
     """BM25's run and the bi-encoder's, as :func:`~rankwell.rank.fusion.fuse` takes them.
 
@@ -204,8 +194,8 @@ def search_both(
     """
     deep = max(k, DEEP)
     return {
-        "first": index.search(queries, bm25, k=deep, threads=threads, filter=filter),
-        "similarity": dense.search(queries, index, deep, filter=filter),
+        "first": index.search(queries, bm25, k=deep, threads=threads),
+        "similarity": dense.search(queries, index, deep),
     }
 
 

@@ -61,12 +61,12 @@ class FirstStage:
         self, queries: Sequence[Query], k: int = 1000, *, threads: int = 1, filter: FilterSource | None = None
     ) -> Run:
         """The best ``k`` documents of each query, of those that the ``filter``, if any, selects."""
-        how: dict[str, Any] = {"k": k, "threads": threads, "filter": filter}
+        index = self.index.filtered(filter)
         if not self.share:
-            return self.index.search(queries, self.bm25, **how)
+            return index.search(queries, self.bm25, k=k, threads=threads)
         from rankwell.rank.dense import search_hybrid
 
-        return search_hybrid(self.index, self.dense, queries, self.share, self.bm25, **how)
+        return search_hybrid(index, self.dense, queries, self.share, self.bm25, k=k, threads=threads)
 
     def with_index(self, index: Index) -> FirstStage:
         """The same first stage, with the bi-encoder that is open, over another version of the index."""

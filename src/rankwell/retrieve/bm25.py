@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.filters import Filter
 from rankwell.retrieve.segment import Segment
 
 MAX_K = 1_000_000
@@ -86,14 +85,13 @@ def search_segments(
     k: int,
     threads: int = 1,
     statistics: Statistics | None = None,
-    filter: Filter | None = None,
     prune: bool = True,
 ) -> list[Hits]:
     """The best ``k`` documents of each segment for each query, given as its terms.
 
     ``statistics`` are those of the collection that the segments are part of; without them, of the segments. They cover
-    documents that the ``filter`` excludes, but not deleted ones. ``prune`` skips documents that cannot reach the top k,
-    which changes the time but not the result.
+    documents that a filter excludes, but not deleted ones. ``prune`` skips documents that cannot reach the top k, which
+    changes the time but not the result.
     """
     if not 1 <= k <= MAX_K:
         raise RankwellError(f"k must lie between 1 and {MAX_K:,}, not {k}")
@@ -118,7 +116,6 @@ def search_segments(
             k1=bm25.k1,
             b=bm25.b,
             mean_length=mean_length,
-            filter=filter,
             prune=prune,
         )
 

@@ -10,7 +10,6 @@ was opened before a change stays as it was.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -25,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows, save_array
+from rankwell.core.checksums import TABLE
 from rankwell.core.errors import InputError, RankwellError, excerpt, folder_error, name_instead
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
 from rankwell.core.locks import lock
-from rankwell.core.manifest import Manifest, check_seal, write_sealed
+from rankwell.core.manifest import Manifest, check_seal, file_digest, write_sealed
 from rankwell.core.mapped import ArrayFolder
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, read_analyzer
@@ -47,6 +47,8 @@ from rankwell.retrieve.segment import Segment
 
 INDEX_VERSION = 1
 QUERIES_AT_A_TIME = 256
+VIEWS = 16
+"""Filters whose results are remembered."""
 _FORMAT = "rankwell-index"
 _SEGMENT_NAME, _DELETED_NAME = re.compile(r"segment-\d{4,}"), re.compile(r"deleted-\d{4,}")
 Stamp = tuple[int, int, int]
@@ -64,6 +66,8 @@ class Index:
     _temporary: tempfile.TemporaryDirectory[str] | None = None
     """The folder of an index that was built without one; it is deleted with the index."""
 
+    filter: Filter | None = None
+    """What restricts searches; :meth:`filtered` sets it."""
     _stamp: Stamp | None = None
     """The version of ``index.json`` that was opened."""
 
@@ -84,6 +88,7 @@ class Index:
         self.segments = tuple(segments)
         self.manifest = manifest
         self.documents = NumberedDocuments([segment.store for segment in segments], f"in the index {folder}")
+        self._views: dict[Filter, Index] = {}
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Index:
@@ -118,9 +123,11 @@ class Index:
         for segment in segments:
             if hashes.get(segment.folder.name, segment.data_hash) != segment.data_hash:
                 raise InputError(segment.folder, None, "not the segment that index.json describes")
-        deleted = {} if (name := description.get("deleted")) is None else _read_deleted(folder / name, segments)
-        if deleted and hashes.get("deleted") != _digest_deleted(deleted):
-            raise InputError(folder / str(name), None, "not the deleted documents that index.json describes")
+        deleted = {}
+        if (name := description.get("deleted")) is not None:
+            if hashes.get("deleted") != file_digest(folder / name / TABLE):
+                raise InputError(folder / name, None, "not the deleted documents that index.json describes")
+            deleted = _read_deleted(folder / name, segments)
         segments = [segment.without(deleted.get(segment.folder.name)) for segment in segments]
         analyzer = read_analyzer(description.get("analyzer"), str(folder / "index.json"))
         return cls(folder, analyzer, segments, description["manifest"])
@@ -205,6 +212,25 @@ class Index:
         index._temporary = temporary_folder
         return index
 
+    def filtered(self, filter: FilterSource | None) -> Index:
+        """This index with searches restricted by metadata; all kinds of search take it in place of the whole one.
+
+        Statistics are those of all documents, so a filter removes results but changes no score.
+        """
+        parsed = self.documents.resolve_filter(filter)
+        if parsed is None:
+            return self
+        if parsed not in self._views:
+            view = object.__new__(type(self))
+            segments = tuple(segment.filtered(parsed) for segment in self.segments)
+            stores = [segment.store for segment in segments]
+            vars(view).update(vars(self), segments=segments, filter=parsed, _views={})
+            view.documents = NumberedDocuments(stores, f"in the index {self.folder}")
+            if len(self._views) == VIEWS:
+                self._views.clear()
+            self._views[parsed] = view
+        return self._views[parsed]
+
     def add(self, documents: Source, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
         """Add documents with new ids, as :meth:`build` with ``append`` does; this index then has them, too."""
         self._become(Index.build(documents, self.folder, append=True, store=self.has_texts, prepare=prepare))
@@ -240,7 +266,7 @@ class Index:
 
     def _become(self, other: Index) -> None:
         self.segments, self.manifest, self.documents = other.segments, other.manifest, other.documents
-        self._stamp = other._stamp
+        self._stamp, self._views = other._stamp, {}
 
     def _without(self, numbers: Rows) -> list[Segment]:
         """The segments with these documents marked as deleted, too."""
@@ -340,37 +366,30 @@ class Index:
         path of a file, which give a run. Document ids are looked up only for the rankings that are read. ``filter``
         restricts the results by metadata, as in ``"year >= 2015 and lang = 'de'"`` (:mod:`rankwell.corpus.filters`).
         """
-        filter = self.documents.resolve_filter(filter)
+        if filter is not None:
+            return self.filtered(filter).search(queries, bm25, k=k, threads=threads, name=name)
         if isinstance(queries, str):
-            return self.rank(queries, bm25, k=k, filter=filter)
+            return self.rank(queries, bm25, k=k)
         queries = resolve_queries(queries)
         batches = []
         for start in track(range(0, len(queries), QUERIES_AT_A_TIME), "searching", unit="batches"):
             batch = queries[start : start + QUERIES_AT_A_TIME]
             terms = self.analyzer.terms_batch([query.text for query in batch])
-            batches.append((batch, self.search_terms(terms, bm25, k=k, threads=threads, filter=filter)))
+            batches.append((batch, self.search_terms(terms, bm25, k=k, threads=threads)))
         return NumberedRun(batches, self.documents, name=name)
 
-    def search_terms(
-        self,
-        queries: Sequence[Sequence[str]],
-        bm25: BM25,
-        *,
-        k: int = 1000,
-        threads: int = 1,
-        filter: Filter | None = None,
-    ) -> Hits:
+    def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
         """The best ``k`` documents of each query, given as its terms, as arrays; :meth:`docids` names them."""
-        parts = search_segments(self.segments, queries, bm25, k=k, threads=threads, filter=filter)
+        parts = search_segments(self.segments, queries, bm25, k=k, threads=threads)
         return parts[0] if len(parts) == 1 else join_hits(self.documents, parts, k)
 
-    def rank(self, text: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 10, filter: FilterSource | None = None) -> Ranking:
+    def rank(self, text: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 10) -> Ranking:
         """The best ``k`` documents for one query."""
         if not isinstance(text, str):
             raise RankwellError(
                 f'expected a question, as in index.rank("how do bees keep warm"), found {excerpt(repr(text))}'
             )
-        return self.search([Query("q", text)], bm25, k=k, filter=filter).get("q", Ranking.of([], []))
+        return self.search([Query("q", text)], bm25, k=k).get("q", Ranking.of([], []))
 
     def docids(self, numbers: NDArray[np.integer]) -> list[str]:
         """The ids of documents given by number."""
@@ -427,8 +446,7 @@ def _commit(folder: Path, analyzer: Analyzer, segments: Sequence[Segment], optio
             for segment, deleted in marked.items():
                 save_array(temporary / f"{segment}.npy", np.packbits(deleted))
     hashes = {segment.folder.name: segment.data_hash for segment in segments}
-    deleted_hash = None if name is None else (name, _digest_deleted(marked))
-    write_description(folder, analyzer, hashes, **options, deleted=deleted_hash)
+    write_description(folder, analyzer, hashes, **options, deleted=name)
     for unused in set(_part_folders(folder)) - {folder / part for part in (*hashes, name or "")}:
         shutil.rmtree(unused, ignore_errors=True)
 
@@ -455,14 +473,6 @@ def _read_deleted(folder: Path, segments: Sequence[Segment]) -> dict[str, NDArra
     if not masks:
         raise InputError(folder, None, "damaged: marks no documents as deleted")
     return masks
-
-
-def _digest_deleted(deleted: Mapping[str, NDArray[np.bool_]]) -> str:
-    whole = hashlib.blake2b(digest_size=12)
-    for name in sorted(deleted):
-        whole.update(name.encode())
-        whole.update(np.packbits(deleted[name]).data)
-    return whole.hexdigest()
 
 
 def _fill(
@@ -551,12 +561,13 @@ def write_description(
     store: bool,
     weighted: bool,
     expanded: bool,
-    deleted: tuple[str, str] | None = None,
+    deleted: str | None = None,
 ) -> None:
     """Write ``index.json``, which makes these segments of ``folder``, given with their hashes, the index.
 
-    ``deleted`` are the name and the hash of the folder that marks deleted documents.
+    ``deleted`` is the name of the folder that marks deleted documents.
     """
+    marks = {} if deleted is None else {"deleted": file_digest(folder / deleted / TABLE)}
     settings = analyzer_json(analyzer)
     config = {"analyzer": settings, "store": store, "weighted": weighted, "expanded": expanded}
     description = {
@@ -564,8 +575,8 @@ def write_description(
         "version": INDEX_VERSION,
         "analyzer": settings,
         "segments": list(segments),
-        **({"deleted": deleted[0]} if deleted else {}),
-        "manifest": Manifest("index", config, {**segments, **({"deleted": deleted[1]} if deleted else {})}).as_dict(),
+        **({} if deleted is None else {"deleted": deleted}),
+        "manifest": Manifest("index", config, {**segments, **marks}).as_dict(),
     }
     write_sealed(folder / "index.json", description)
 

@@ -6,7 +6,7 @@ import copy
 import json
 import math
 from collections.abc import Iterator, Sized
-from functools import lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -25,6 +25,8 @@ from rankwell.retrieve.scoring_kernels import make_workspace, search
 
 CHECKED_POSTINGS = 1 << 16
 MERGED_POSTINGS = 1_000_000
+KNOWN_NORMS = 4
+"""Parameters whose norms are remembered. Not by functools: a segment in a circle of references would stay open."""
 FEW_SELECTED = 1 / 64
 """If a filter selects a smaller share of the documents, they are listed for the kernel."""
 _FREQUENCY_DTYPES = (np.uint8, np.uint16, np.float32)
@@ -34,6 +36,7 @@ _CHUNK_DTYPES: dict[str, type] = {
     "largest_tf": np.float32,
     "largest_ratio": np.float32,
 }
+Norms = tuple[NDArray[np.float32], np.float32, np.float32]
 
 
 class Segment:
@@ -52,7 +55,8 @@ class Segment:
             if (version := info["version"]) != SEGMENT_VERSION:
                 problem = f"an index of version {version}; this rankwell reads {SEGMENT_VERSION}: build it again"
                 raise InputError(folder, None, problem)
-            self._whole_length = float(info["total_length"])
+            self.total_length = float(info["total_length"])
+            """The sum of the lengths of the documents that are not deleted."""
             self.data_hash = str(info["data_hash"])
             self.window_bits = int(info["window_bits"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -72,21 +76,30 @@ class Segment:
         self._checked_terms = np.zeros(len(self.terms) + 1, bool)
         self._checked_terms[-1] = True  # term -1, which has no postings
         self._check_lengths()
-        self._start_caches()
+        self._whole_length = self.total_length
+        self._deleted_counts = np.empty(0, np.int64)
+        self._known_norms: dict[tuple[float, float, float], Norms] = {}
 
     def without(self, deleted: NDArray[np.bool_] | None) -> Self:
-        """The same segment, sharing its files, with other documents marked as deleted."""
-        other = copy.copy(self)
-        other.store = self.store.without(deleted)
-        other._start_caches()
+        """The same segment, sharing its files, with these documents marked as deleted."""
+        other = self._view(self.store.view(deleted, None))
+        if deleted is not None:
+            other._deleted_counts = np.full(len(self.terms), -1, np.int64)
+        other.total_length = (
+            self._whole_length if deleted is None else float(other.live_lengths().sum(dtype=np.float64))
+        )
         return other
 
-    def _start_caches(self) -> None:
-        """Forget what depends on the deleted documents."""
-        self._norms = lru_cache(maxsize=8)(self._compute_norms)
-        self._selection = lru_cache(maxsize=8)(self._compute_selection)
-        self._deleted_counts: NDArray[np.int64] | None = None
-        self._length: float | None = None
+    def filtered(self, filter: Filter | None) -> Self:
+        """The same segment; only documents that the filter selects are found, by the statistics of all."""
+        return self._view(self.store.view(self.store.deleted, filter))
+
+    def _view(self, store: DocumentStore) -> Self:
+        other = copy.copy(self)
+        other.store = store
+        vars(other).pop("_selected", None)
+        other._known_norms = {}
+        return other
 
     def _read_chunk_begins(self) -> NDArray[np.int64]:
         begins = np.zeros(len(self._chunk_ends.values) + 1, np.int64)
@@ -102,7 +115,7 @@ class Segment:
             (int(self.posting_begins[-1]), [self._postings.values, self._frequencies.values]),
             (int(self.chunk_begins[-1]), [chunks.values for chunks in self._chunks]),
         ]
-        numbers = math.isfinite(self._whole_length) and self._whole_length >= 0 and 0 < self.window_bits <= 16
+        numbers = math.isfinite(self.total_length) and self.total_length >= 0 and 0 < self.window_bits <= 16
         if not (numbers and documents and all(len(array) == size for size, arrays in same for array in arrays)):
             raise InputError(self.folder, None, "damaged: the files of this segment do not belong together")
 
@@ -113,15 +126,6 @@ class Segment:
     def live(self) -> int:
         """The number of documents that are not deleted."""
         return self.store.live
-
-    @property
-    def total_length(self) -> float:
-        """The sum of the lengths of the documents that are not deleted."""
-        if self.store.deleted is None:
-            return self._whole_length
-        if self._length is None:
-            self._length = float(self.live_lengths().sum(dtype=np.float64))
-        return self._length
 
     def find_terms(self, terms: list[str]) -> NDArray[np.int32]:
         """The numbers of these terms, -1 for those that no document has. Raises if their postings are damaged."""
@@ -186,7 +190,7 @@ class Segment:
         """Read the whole segment. Raises if a file is damaged."""
         if len(self.terms):
             self._check_terms(np.arange(len(self.terms)))
-        self._norms(0.9, 0.4, 1.0, None)
+        self._norms(0.9, 0.4, 1.0)
         if self._tie_documents.whole().max() >= len(self):
             raise InputError(self._tie_documents.path, None, "damaged: a number above that of the documents")
         self.terms.check()
@@ -204,8 +208,6 @@ class Segment:
 
     def _count_deleted(self, deleted: NDArray[np.bool_], terms: NDArray[np.int64]) -> NDArray[np.int64]:
         """The number of deleted documents each term occurs in, counted when a term is first searched for."""
-        if self._deleted_counts is None:
-            self._deleted_counts = np.full(len(self.terms), -1, np.int64)
         if len(new := np.unique(terms[self._deleted_counts[terms] < 0])):
             if not self._checked_terms[new].all():
                 self._check_terms(new[~self._checked_terms[new]])
@@ -228,13 +230,12 @@ class Segment:
         k1: float,
         b: float,
         mean_length: float,
-        filter: Filter | None = None,
         prune: bool = True,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Documents and scores ``(queries, k)`` in THE order; the rest of a row is -1 and 0."""
         self._arrays.check_sizes()
         windows, offsets, largest_tf, largest_ratio = (chunks.values for chunks in self._chunks)
-        norms, flat_norm, length_norm = self._norms(k1, b, mean_length, filter)
+        norms, flat_norm, length_norm = self._norms(k1, b, mean_length)
         keys = np.zeros((len(query_ends), k), np.uint64)
         search(
             query_ends,
@@ -252,7 +253,7 @@ class Segment:
             flat_norm,
             length_norm,
             self._ties.values,
-            *self._selection(filter),
+            *self._selected,
             self.window_bits,
             k,
             prune,
@@ -301,9 +302,10 @@ class Segment:
             yield terms, counts[counts > 0], places[documents[wanted]], self._frequencies.values[begin:end][wanted]
             first = last
 
-    def _compute_selection(self, filter: Filter | None) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
-        """The documents that a filter selects, as the kernel takes them, if they are few; else empty arrays."""
-        allowed = None if filter is None else self.store.allowed(filter)
+    @cached_property
+    def _selected(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+        """The documents that may be found, as the kernel takes them, if they are few; else empty arrays."""
+        allowed = self.store.allowed
         if allowed is None or np.count_nonzero(allowed) >= FEW_SELECTED * len(self):
             return np.empty(0, np.uint16), np.empty(0, np.int64)
         numbers = np.flatnonzero(allowed)
@@ -311,13 +313,13 @@ class Segment:
         ends = np.searchsorted(numbers >> self.window_bits, windows, side="right")
         return (numbers & ((1 << self.window_bits) - 1)).astype(np.uint16), ends.astype(np.int64)
 
-    def _compute_norms(
-        self, k1: float, b: float, mean_length: float, filter: Filter | None
-    ) -> tuple[NDArray[np.float32], np.float32, np.float32]:
+    def _norms(self, k1: float, b: float, mean_length: float) -> Norms:
         """BM25's length normalisation: ``flat + by_length * length(d)`` of each document, and its two parameters.
 
-        It is infinite for documents that were deleted or that the filter excludes.
+        It is infinite for documents that may not be found.
         """
+        if (known := self._known_norms.get((k1, b, mean_length))) is not None:
+            return known
         # Computed before the first search: what else all searches read is verified with it.
         lengths, count = self._lengths.whole(), len(self)
         if not (np.isfinite(lengths).all() and lengths.min() >= 0):
@@ -326,8 +328,11 @@ class Segment:
             raise InputError(self._ties.path, None, "damaged: a number above that of the documents")
         flat, by_length = np.float32(k1 * (1 - b)), np.float32(k1 * b / mean_length if mean_length else 0.0)
         norms = flat + by_length * lengths
-        if (allowed := self.store.allowed(filter)) is not None:
-            norms[~allowed] = np.inf
+        if self.store.allowed is not None:
+            norms[~self.store.allowed] = np.inf
+        if len(self._known_norms) == KNOWN_NORMS:
+            self._known_norms.clear()
+        self._known_norms[k1, b, mean_length] = norms, flat, by_length
         return norms, flat, by_length
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from rankwell.core.arrays import Rows
 from rankwell.core.shards import do
@@ -43,8 +42,8 @@ class HybridShard(Shard):
     def nearest(self, queries: Vectors, k: int, filter: Filter | None) -> list[tuple[Rows, Vectors]]:
         """The ``k`` nearest documents of each segment: their numbers within it, and their similarities."""
         compressed = self.dense.vector_search == "compressed"
-        how = {"compressed": compressed, "filter": filter}
-        return [self.dense.nearest(queries, segment.store, k, **how) for segment in self.segments]  # type: ignore[arg-type]
+        stores = [segment.filtered(filter).store for segment in self.segments]
+        return [self.dense.nearest(queries, store, k, compressed=compressed) for store in stores]
 
 
 class ShardedDense(DenseRanker):
@@ -55,10 +54,10 @@ class ShardedDense(DenseRanker):
         self._index = index
 
     def _nearest(
-        self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int, filter: Filter | None
+        self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int
     ) -> Iterable[tuple[Rows, Vectors]]:
         vectors = self._index.ask_one("encode", queries)
-        return chain.from_iterable(self._index.ask("nearest", vectors, k, filter))
+        return chain.from_iterable(self._index.ask("nearest", vectors, k, stores[0].filter))
 
 
 def search_hybrid_on(
@@ -96,5 +95,5 @@ def search_hybrid_on(
         )
         with held as sharded:
             dense, threads = ShardedDense(encoder, sharded), request.threads or 1
-            how: dict[str, Any] = {"k": request.k, "threads": threads, "filter": request.filter}
-            return search_hybrid(sharded, dense, queries, share, request.bm25, **how)
+            index = sharded.filtered(request.filter)
+            return search_hybrid(index, dense, queries, share, request.bm25, k=request.k, threads=threads)

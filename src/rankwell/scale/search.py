@@ -75,8 +75,8 @@ class Shard:
         filter: Filter | None,
     ) -> list[Hits]:
         """The best documents of each segment, by the statistics of the whole index."""
-        how = {"k": k, "threads": threads, "statistics": statistics, "filter": filter}
-        return search_segments(self.segments, queries, bm25, **how)  # type: ignore[arg-type]
+        segments = [segment.filtered(filter) for segment in self.segments]
+        return search_segments(segments, queries, bm25, k=k, threads=threads, statistics=statistics)
 
     def pid(self) -> int:
         """The process id of the actor."""
@@ -130,22 +130,14 @@ class ShardedIndex(Index):
                 for actor in index.actors:
                     ray.kill(actor)
 
-    def search_terms(
-        self,
-        queries: Sequence[Sequence[str]],
-        bm25: BM25,
-        *,
-        k: int = 1000,
-        threads: int = 1,
-        filter: Filter | None = None,
-    ) -> Hits:
+    def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
         """See :meth:`Index.search_terms`; ``threads`` is per actor."""
         terms = sorted({term for query in queries for term in query})
         counts: list[Rows] = self.ask("frequencies", terms)
         total: Rows = np.sum(counts, axis=0, dtype=np.int64)
         total_length = sum(segment.total_length for segment in self.segments)
         statistics = Statistics(len(self), total_length, dict(zip(terms, total.tolist(), strict=True)))
-        shards = self.ask("search", queries, bm25, k, threads, statistics, filter)
+        shards = self.ask("search", queries, bm25, k, threads, statistics, self.filter)
         parts = [hits for shard in shards for hits in shard]
         return parts[0] if len(parts) == 1 else join_hits(self.documents, parts, k)
 
