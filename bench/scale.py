@@ -1,6 +1,6 @@
 """Sharded search beside one index, whose results must be equal.
 
-    python bench/scale.py DATA/wiki    every dev query, in segments and by workers on a local Ray cluster
+python bench/scale.py DATA/wiki    every dev query, in segments and by workers on a local Ray cluster
 """
 
 from __future__ import annotations

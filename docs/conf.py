@@ -15,8 +15,9 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import rankwell
 from option_tables import option_tables
+
+import rankwell
 from rankwell.cli.main import app as command_line
 
 if TYPE_CHECKING:
