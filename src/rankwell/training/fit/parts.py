@@ -330,7 +330,7 @@ def headed(document: Document, kind: Kind) -> tuple[list[str], Document]:
     """A document's title, or its Markdown headings, and the document without them.
 
     >>> headed(Document("d", "# Bees\\nThey shiver."), "headings")
-    (['Bees'], Document(docid='d', text='They shiver.', title='', metadata=None))
+    (['Bees'], Document(docid='d', text='They shiver.', title=''))
     """
     if kind == "titles":
         return [document.title] if document.title.strip() else [], Document(document.docid, document.text)
