@@ -189,7 +189,7 @@ def test_an_index_in_the_way(rankwell: Rankwell) -> None:
         ([], "index holds an index already; add to it with --append or replace it with --overwrite"),
         (["--append"], "c.tsv, line 1: document 'a' is in the index already"),
         (["--append", "--stemmer", "none"], "was built with another analyser"),
-        (["--append", "--overwrite"], "append and overwrite cannot be combined"),
+        (["--append", "--overwrite"], "append, update and overwrite cannot be combined"),
     ):
         assert expected in rankwell("index", "c.tsv", "--out", "index", *options).complaint
     assert {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()} == before
