@@ -106,6 +106,8 @@ def test_numbers_texts_and_booleans_are_different_values(tmp_path: Path) -> None
         ({"year": {"$in": 3}}, r"filter.year.\$in: expected a list of values, found"),
         ({"year": None}, r"filter.year.\$eq: expected a number, a text, true or false, found"),
         (7, "filter: expected a text or a dict, found"),
+        ({"year": {"$in": list(range(1001))}}, "filter: 1,001 comparisons; the limit is 1,000"),
+        (" or ".join(["year = 1"] * 1001), "filter: 1,001 comparisons; the limit is 1,000"),
     ],
 )
 def test_errors_say_where_a_filter_is_wrong(store: DocumentStore, filter: Any, message: str) -> None:

@@ -125,6 +125,13 @@ def test_nothing_is_left_when_all_is_deleted_and_the_index_can_be_filled_again(i
     assert len(Index.open(index.folder).segments) == 1
 
 
+def test_the_name_of_a_segment_is_not_given_twice(index: Index) -> None:
+    index.add({"new": "wax"})
+    index.delete(["new"])
+    index.add({"new": "wax"})
+    assert [segment.folder.name for segment in index.segments] == ["segment-0001", "segment-0003"]
+
+
 def test_a_segment_with_many_deleted_documents_is_rewritten(index: Index) -> None:
     size = len(index.segments[0])
     index.delete([f"d{i}" for i in range(6)])

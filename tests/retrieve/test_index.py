@@ -153,7 +153,7 @@ def test_an_existing_index_is_not_replaced_by_accident(folder: Path) -> None:
         RankwellError, match="holds an index already; add to it with --append or --update, or replace it with"
     ):
         Index.build([Document("x", "y")], folder)
-    with pytest.raises(RankwellError, match="append and overwrite cannot be combined"):
+    with pytest.raises(RankwellError, match="append, update and overwrite cannot be combined"):
         Index.build([Document("x", "y")], folder, append=True, overwrite=True)
     assert tree(folder) == before
 

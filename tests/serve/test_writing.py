@@ -160,6 +160,7 @@ def test_searches_are_filtered_and_return_the_fields_they_ask_for(client: TestCl
         ({"filter": "year >="}, "filter, character 8: expected a number"),
         ({"filter": {"price": 3}}, "filter: no document in the index"),
         ({"fields": ["price"]}, "fields: no document has a field 'price'; fields: lang, tags, year"),
+        ({"filter": "x" * 100_001}, "filter: 100,001 characters; the limit is 100,000"),
         ({"fitler": "year > 3"}, "fitler: Extra inputs are not permitted"),
         ({"offset": 3}, "offset: Extra inputs are not permitted"),
     ],

@@ -22,15 +22,17 @@ import numpy as np
 from rankwell.core.errors import RankwellError, excerpt
 from rankwell.corpus.metadata import Column, Mask, encode_value
 
-DEEPEST = 50
+DEEPEST, MOST = 50, 1000
+"""How deep filters may be nested, and how many comparisons they may have, each of which looks at all documents."""
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+    r"""\s*+(?:(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
     |(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
     |(?P<quoted>`[^`]+`)
     |(?P<name>[^\W\d][\w.-]*)
     |(?P<mark><=|>=|!=|<>|==|[=<>(),]))""",
     re.VERBOSE,
 )
+_GAP = re.compile(r"\s*+")
 _WORDS = ("and", "or", "not", "in", "true", "false")
 _SAME = {"==": "=", "<>": "!="}
 _DOLLARS = {"$eq": "=", "$ne": "!=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<=", "$in": "in", "$nin": "not in"}
@@ -77,11 +79,12 @@ def parse_filter(source: FilterSource | None) -> Filter | None:
     """
     if source is None or isinstance(source, Filter):
         return source
-    if isinstance(source, str):
-        return _Parser(source).parse()
-    if isinstance(source, Mapping):
-        return _from_dict(source, "filter", 0)
-    raise RankwellError(f"filter: expected a text or a dict, found {excerpt(repr(source))}")
+    if not isinstance(source, str | Mapping):
+        raise RankwellError(f"filter: expected a text or a dict, found {excerpt(repr(source))}")
+    parsed = _Parser(source).parse() if isinstance(source, str) else _from_dict(source, "filter", 0)
+    if (count := sum(1 for _ in parsed.fields())) > MOST:
+        raise RankwellError(f"filter: {count:,} comparisons; the limit is {MOST:,}")
+    return parsed
 
 
 def _compare(field: str, operator: str, values: Sequence[float | str]) -> Filter:
@@ -110,9 +113,8 @@ class _Parser:
     def _next(self) -> str:
         """Move on; returns the token that was current."""
         before = self._token
-        rest = len(self._text) - len(self._text[self._place :].lstrip())
-        match = _TOKEN.match(self._text, self._place)
-        self._begin = max(rest, self._place)
+        match, gap = _TOKEN.match(self._text, self._place), _GAP.match(self._text, self._place)
+        self._begin = gap.end() if gap else self._place
         if match is None or match.lastgroup is None:
             self._kind, self._token = (
                 ("end", "") if self._begin == len(self._text) else ("other", self._text[self._begin])

@@ -33,7 +33,8 @@ from rankwell.corpus.records import Metadata
 FOLDER, DESCRIPTION = "fields", "fields.json"
 LONGEST, LONGEST_LIST, MOST_FIELDS = 1000, 100, 100
 """The characters of a text, the values of a list, and the fields that are kept at most."""
-LARGEST = sys.float_info.max
+LARGEST, EXACT = sys.float_info.max, 2**53
+_SCALARS = (str, int, float, bool)
 _TYPES = {"rows": np.uint32, "numbers": np.float64, "codes": np.int32, "lists": np.bool_}
 Mask = NDArray[np.bool_]
 
@@ -46,6 +47,8 @@ def encode_value(value: Any) -> float | str | None:
     """
     if isinstance(value, str):
         return f"s{value}" if 0 < len(value) <= LONGEST else None
+    if (type(value) is float and value == value) or (type(value) is int and -EXACT <= value <= EXACT):
+        return float(value)
     if isinstance(value, bool | np.bool_):
         return "btrue" if value else "bfalse"
     if isinstance(value, int | float | Decimal | np.number):
@@ -100,7 +103,8 @@ class MetadataWriter:
             column.pack()
 
     def _add(self, row: int, name: str, value: Any) -> None:
-        several = isinstance(value, Sequence | np.ndarray | set | frozenset) and not isinstance(value, str | bytes)
+        # Nearly all values are of these types, and looking at others takes longer.
+        several = type(value) not in _SCALARS and isinstance(value, list | tuple | np.ndarray | set | frozenset)
         if several and len(value) > LONGEST_LIST:
             self._left_out.setdefault(name, value)
             return
@@ -110,10 +114,12 @@ class MetadataWriter:
                 if item is not None and item != "" and item == item:  # neither missing nor NaN
                     self._left_out.setdefault(name, item)
                 continue
-            if name not in self._columns and len(self._columns) == MOST_FIELDS:
+            column = self._columns.get(name)
+            if column is None and len(self._columns) == MOST_FIELDS:
                 self._left_out.setdefault(name, item)
                 continue
-            column = self._columns.setdefault(name, _NewColumn())
+            if column is None:
+                column = self._columns[name] = _NewColumn()
             column.rows.append(row)
             column.values.append(encoded)
             column.lists.append(several)
@@ -152,7 +158,7 @@ class Column:
     """The values of one field, memory-mapped and verified as a whole when they are first used."""
 
     def __init__(self, arrays: ArrayFolder, number: int, parts: Sequence[str], documents: int):
-        self._documents = documents
+        self._documents, self._checked = documents, False
         self._files: dict[str, MappedArray] = {
             part: arrays.map(f"{number}.{part}", _TYPES[part])
             for part in ("rows", "numbers", "codes", "lists")
@@ -167,7 +173,9 @@ class Column:
         return self._files[name].whole() if name in self._files else None
 
     def check(self) -> None:
-        """Read the whole column. Raises if a file is damaged."""
+        """Read the whole column, once. Raises if a file is damaged."""
+        if self._checked:
+            return
         self._texts.check()
         rows, codes = self._part("rows"), self._part("codes")
         self._part("numbers"), self._part("lists")
@@ -175,6 +183,7 @@ class Column:
             raise InputError(self._files["rows"].path, None, "damaged: the documents of values do not ascend")
         if codes is not None and not -1 <= codes.min(initial=-1) <= codes.max(initial=-1) < len(self._texts):
             raise InputError(self._files["codes"].path, None, "damaged: a text that the lexicon does not have")
+        self._checked = True
 
     def match(self, operator: str, wanted: float | str) -> Mask:
         """The documents with a value that compares so with ``wanted``; values of other types do not."""
@@ -202,8 +211,9 @@ class Column:
         """The value, or list of values, of each document; None if it has none."""
         self.check()
         rows, numbers, codes, lists = (self._part(name) for name in ("rows", "numbers", "codes", "lists"))
-        begins = documents if rows is None else np.searchsorted(rows, documents, side="left")
-        ends = documents + 1 if rows is None else np.searchsorted(rows, documents, side="right")
+        begins, ends = documents, documents + 1
+        if rows is not None:  # in their type: numpy would convert all of them
+            begins, ends = (np.searchsorted(rows, documents.astype(rows.dtype), side) for side in ("left", "right"))
         found: list[Any] = []
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             values = []

@@ -7,7 +7,6 @@ under ``vectors-NAME``. If some documents of a new store have the id and the tex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +77,7 @@ def known_folder(store: DocumentStore, name: str) -> Path:
 def _complete_vectors(store: DocumentStore) -> dict[str, tuple[Shards, int]]:
     """The complete vectors of a store by the name of their model, and their widths."""
     found = {}
-    for folder in _vector_folders(store):
+    for folder in () if store.in_memory else store.folder.glob(f"{VECTORS}*"):
         try:
             plan = read_plan(folder / MANIFEST)
             count, size, suffix, width = (plan.pop(key) for key in ("items", "shard size", "suffix", "width"))
@@ -88,11 +87,6 @@ def _complete_vectors(store: DocumentStore) -> dict[str, tuple[Shards, int]]:
         except (OSError, KeyError, ValueError, TypeError, RankwellError):
             continue  # vectors that cannot be read are computed again
     return found
-
-
-def _vector_folders(store: DocumentStore) -> Iterator[Path]:
-    if not store.in_memory:
-        yield from (path for path in store.folder.glob(f"{VECTORS}*") if not path.name.endswith(KNOWN))
 
 
 def _read(shards: Shards, width: int, rows: Rows) -> Half:

@@ -438,7 +438,8 @@ def _keep_vectors(current: Index | None, folder: Path, store: DocumentStore) -> 
 
 def _commit(folder: Path, analyzer: Analyzer, segments: Sequence[Segment], options: Mapping[str, bool]) -> None:
     """Make these segments the index, with the documents that are marked in them as deleted."""
-    segments = [segment for segment in segments if segment.live] or segments[-1:]
+    # The newest stays even if it is empty, so that its name is not given to another while readers may have it open.
+    segments = [segment for segment in segments if segment.live or segment is segments[-1]]
     marked = {s.folder.name: s.store.deleted for s in segments if s.store.deleted is not None and s.live < len(s)}
     name = _next_name(folder, "deleted") if marked else None
     if name is not None:

@@ -61,12 +61,8 @@ def merge_segments(segments: Sequence[Segment], folder: Path, analyzer: Analyzer
     return merged
 
 
-def _live(store: DocumentStore) -> Rows:
-    return store.documents.live_numbers()
-
-
 def _documents(store: DocumentStore, has_texts: bool) -> Iterator[Document]:
-    rows = _live(store)
+    rows = store.documents.live_numbers()
     for begin in range(0, len(rows), 4096):
         some = rows[begin : begin + 4096]
         if has_texts:
@@ -87,7 +83,7 @@ def _copy_tokens(stores: Sequence[DocumentStore], merged: DocumentStore) -> None
 
 def _live_rows(stores: Sequence[DocumentStore], tokens: Sequence[Ragged]) -> Iterator[tuple[Array, Rows]]:
     for store, ragged in zip(stores, tokens, strict=True):
-        rows = _live(store)
+        rows = store.documents.live_numbers()
         for begin in range(0, len(rows), 4096):
             begins, ends = ragged.spans(rows[begin : begin + 4096])
             yield ragged.values[gather(begins, ends - begins)], np.cumsum(ends - begins)

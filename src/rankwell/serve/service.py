@@ -226,6 +226,7 @@ class Service:
         if state.system is None:
             raise ApiError(409, "unavailable", "this service has no index; it only re-ranks texts")
         self._check_query(body)
+        self._check_text("filter", str(body.filter or ""), self.limits.text_characters)
         try:
             filter = state.system.index.documents.resolve_filter(body.filter)
         except RankwellError as error:
