@@ -39,6 +39,7 @@ from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit import ladder
 from rankwell.training.fit.fit import fit
 from rankwell.training.fit.parts import divide, write_parts
+from rankwell.training.fit.rungs import ladder as all_steps
 
 MEASURE = "RR@10"
 SPLITS = {"insuranceqa": ("train", "valid"), "medquad": ("train", "dev"), "wiki": ("questions.train", "questions.dev")}
@@ -250,13 +251,12 @@ def main() -> None:
     parser.add_argument("--steps", nargs="*", help="the steps of a fit to try; default: all")
     options = parser.parse_args()
     if options.steps:
-        every = ladder.ladder
-        ladder.ladder = lambda task: [step for step in every(task) if step.name in options.steps]
+        vars(ladder)["ladder"] = lambda task: [step for step in all_steps(task) if step.name in options.steps]
     if options.claim == "tables":
         tables(options.out)
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    with gzip.open(options.out / f"{options.claim}.csv.gz", "at", encoding="utf-8", newline="") as file:
+    with gzip.open(options.out / f"{options.claim}.csv.gz", "wt", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(["data", "setting", "system", "query", MEASURE])
         for data, setting, system, found in measured[options.claim](options):
