@@ -7,8 +7,8 @@
     python bench/fit_claims.py curve docs/results/fit --device cuda --minutes 10    # by the number of judged queries
     python bench/fit_claims.py tables docs/results/fit
 
-``NAME.csv.gz`` has a row for each data set, setting, system and query: RR@10. The index and the vectors of a cut are
-made once, in ``--work``.
+``NAME.csv.gz`` has a row for each query and a column DATA/SETTING/SYSTEM with its RR@10. The index and the
+vectors of a cut are made once, in ``--work``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit import ladder
 from rankwell.training.fit.fit import fit
 from rankwell.training.fit.parts import divide, write_parts
+from rankwell.training.fit.rungs import ladder as all_steps
 
 MEASURE = "RR@10"
 SPLITS = {"insuranceqa": ("train", "valid"), "medquad": ("train", "dev"), "wiki": ("questions.train", "questions.dev")}
@@ -215,14 +216,16 @@ def tables(folder: Path) -> None:
     for name in ("halves", "engines", "clicks", "curve"):
         if not (path := folder / f"{name}.csv.gz").exists():
             continue
-        systems: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
         with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-            for data, setting, system, qid, value in list(csv.reader(file))[1:]:
-                systems[data, setting, system][qid] = float(value)
+            (_, *header), *rows = csv.reader(file)
+        systems = {
+            name: {row[0]: float(row[place]) for row in rows if row[place]} for place, name in enumerate(header, 1)
+        }
         print(f"\n{name}")
         first: dict[str, float] = {}
         before = ""
-        for (data, setting, system), own in systems.items():
+        for column, own in systems.items():
+            data, setting, system = column.split("/", 2)
             group = data if name in ("clicks", "curve") else f"{data} {setting}"
             first, before = (own, group) if group != before else (first, before)
             ours, theirs = (np.array([one[qid] for qid in own]) for one in (own, first))
@@ -250,19 +253,21 @@ def main() -> None:
     parser.add_argument("--steps", nargs="*", help="the steps of a fit to try; default: all")
     options = parser.parse_args()
     if options.steps:
-        every = ladder.ladder
-        ladder.ladder = lambda task: [step for step in every(task) if step.name in options.steps]
+        vars(ladder)["ladder"] = lambda task: [step for step in all_steps(task) if step.name in options.steps]
     if options.claim == "tables":
         tables(options.out)
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    with gzip.open(options.out / f"{options.claim}.csv.gz", "at", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["data", "setting", "system", "query", MEASURE])
-        for data, setting, system, found in measured[options.claim](options):
-            print(f"--- {data} {setting} {system}: {np.mean(list(found.values())):.4f}", flush=True)
-            table.writerows([data, setting, system, qid, f"{value:.6g}"] for qid, value in found.items())
-            file.flush()
+    columns: dict[str, dict[str, float]] = {}
+    for data, setting, system, found in measured[options.claim](options):
+        print(f"--- {data} {setting} {system}: {np.mean(list(found.values())):.4f}", flush=True)
+        columns[f"{data}/{setting}/{system}"] = found
+        with gzip.open(options.out / f"{options.claim}.csv.gz", "wt", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["query", *columns])
+            for qid in dict.fromkeys(qid for column in columns.values() for qid in column):
+                row = [column.get(qid) for column in columns.values()]
+                table.writerow([qid, *("" if value is None else f"{value:.6g}" for value in row)])
 
 
 if __name__ == "__main__":
