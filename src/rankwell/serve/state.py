@@ -364,6 +364,7 @@ class Holder:
         self.state = open_state(sources)
         self._lock = threading.Lock()
         self._writer: FirstStage | None = None
+        self._writer_lock = threading.Lock()
         self._reloads: set[threading.Thread] = set()
 
     @property
@@ -383,7 +384,8 @@ class Holder:
             first = state.system.first_stage
             if first.encoder is not None:
                 # Another encoder computes what is missing, so that searches do not wait.
-                self._writing(first, index).dense.prepare(index.documents.stores)
+                with self._writer_lock:
+                    self._writing(first, index).dense.prepare(index.documents.stores)
                 with state.dense_lock:
                     first.dense.prepare(index.documents.stores)
             fresh = replace(state, system=state.system.with_index(index), generation=state.generation + 1)
@@ -398,6 +400,12 @@ class Holder:
 
         All jobs are one update and one deletion, which are on the disk before this returns.
         """
+        with self._writer_lock:
+            counts = self._write(jobs)
+        fresh = self.refresh()
+        return [(count, fresh) for count in counts]
+
+    def _write(self, jobs: Sequence[Sequence[WriteJob]]) -> list[int]:
         assert self.state.system is not None
         writer = self._writing(self.state.system.first_stage, self.state.system.index.reopened())
         documents: dict[str, Document] = {}
@@ -418,8 +426,7 @@ class Holder:
             prepare = None if writer.encoder is None else lambda store: writer.dense.prepare([store])
             writer.index.update(documents.values(), prepare=prepare)
         writer.index.delete(deleted)
-        fresh = self.refresh()
-        return [(count, fresh) for count in counts]
+        return counts
 
     def _writing(self, first: FirstStage, index: Index) -> FirstStage:
         """A first stage with a bi-encoder of its own, for what is computed beside searches."""
@@ -438,6 +445,7 @@ class Holder:
             try:
                 with self._lock:
                     fresh = self.state = open_state(self.sources, self.state.generation + 1)
+                    self._writer = None
                 result.set_result(fresh)
             except BaseException as error:
                 result.set_exception(error)
