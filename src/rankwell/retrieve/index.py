@@ -29,7 +29,6 @@ from rankwell.core.errors import InputError, RankwellError, excerpt, folder_erro
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, check_seal, file_digest, write_sealed
-from rankwell.core.mapped import ArrayFolder
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, read_analyzer
 from rankwell.corpus.filters import Filter, FilterSource
@@ -41,7 +40,7 @@ from rankwell.corpus.store import DocumentStore, NumberedDocuments, RepeatedIdEr
 from rankwell.corpus.stored_vectors import keep_vectors
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, search_segments
 from rankwell.retrieve.builder import SegmentBuilder, check_end, take_record
-from rankwell.retrieve.merging import merge_segments, worth_merging
+from rankwell.retrieve.merging import merge_segments, read_deleted, worth_merging
 from rankwell.retrieve.numbering import NumberedRun, join_hits
 from rankwell.retrieve.segment import Segment
 
@@ -127,7 +126,7 @@ class Index:
         if (name := description.get("deleted")) is not None:
             if hashes.get("deleted") != file_digest(folder / name / TABLE):
                 raise InputError(folder / name, None, "not the deleted documents that index.json describes")
-            deleted = _read_deleted(folder / name, segments)
+            deleted = read_deleted(folder / name, segments)
         segments = [segment.without(deleted.get(segment.folder.name)) for segment in segments]
         analyzer = read_analyzer(description.get("analyzer"), str(folder / "index.json"))
         return cls(folder, analyzer, segments, description["manifest"])
@@ -459,21 +458,6 @@ def _merge(index: Index, choose: Callable[[Sequence[Segment]], Sequence[Segment]
         merged = merge_segments(chosen, index.folder / _next_name(index.folder, "segment"), index.analyzer)
         rest = [segment for segment in index.segments if segment not in chosen]
         _commit(index.folder, index.analyzer, [*rest, merged], index._options())
-
-
-def _read_deleted(folder: Path, segments: Sequence[Segment]) -> dict[str, NDArray[np.bool_]]:
-    """The documents that are marked as deleted, by segment."""
-    arrays = ArrayFolder(folder)
-    masks = {}
-    for segment in segments:
-        if f"{segment.folder.name}.npy" in (arrays.checksums or ()):
-            bits = arrays.map(segment.folder.name, np.uint8).whole()
-            if len(bits) != -(-len(segment) // 8):
-                raise InputError(folder, None, f"damaged: {len(bits)} bytes for {len(segment)} documents")
-            masks[segment.folder.name] = np.unpackbits(bits, count=len(segment)).astype(bool)
-    if not masks:
-        raise InputError(folder, None, "damaged: marks no documents as deleted")
-    return masks
 
 
 def _fill(

@@ -1,4 +1,4 @@
-"""Merging segments: those with many deleted documents, and many small ones, are rewritten as one.
+"""Deleted documents, and merging: segments with many of them, and many small ones, are rewritten as one.
 
 Postings are copied, not computed again, so that term weights and expansions stay, and so do scores, to the bit. Vectors
 and tokens that are stored beside the documents are copied, too.
@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rankwell.core.arrays import Array, Rows, gather
+from rankwell.core.errors import InputError
 from rankwell.core.files import atomic_folder
 from rankwell.core.mapped import ArrayFolder, Ragged
 from rankwell.corpus.analyser import Analyzer
@@ -38,6 +40,21 @@ def worth_merging(segments: Sequence[Segment]) -> list[Segment]:
             tiers.setdefault(int(math.log(segment.live, TIER)), []).append(segment)
     many = [segment for tier in tiers.values() if len(tier) > TIER for segment in tier]
     return [segment for segment in segments if segment in worn or segment in many]
+
+
+def read_deleted(folder: Path, segments: Sequence[Segment]) -> dict[str, NDArray[np.bool_]]:
+    """The documents that are marked as deleted, by segment."""
+    arrays = ArrayFolder(folder)
+    masks = {}
+    for segment in segments:
+        if f"{segment.folder.name}.npy" in (arrays.checksums or ()):
+            bits = arrays.map(segment.folder.name, np.uint8).whole()
+            if len(bits) != -(-len(segment) // 8):
+                raise InputError(folder, None, f"damaged: {len(bits)} bytes for {len(segment)} documents")
+            masks[segment.folder.name] = np.unpackbits(bits, count=len(segment)).astype(bool)
+    if not masks:
+        raise InputError(folder, None, "damaged: marks no documents as deleted")
+    return masks
 
 
 def merge_segments(segments: Sequence[Segment], folder: Path, analyzer: Analyzer) -> Segment:
