@@ -140,7 +140,7 @@ def test_missing_files(rankwell: Rankwell, index: Path, queries: Path, qrels: Pa
         (["--k1", "nan"], "k1 must be a number of at least 0, not nan"),
         (["--b", "1.5"], "b must lie between 0 and 1, not 1.5"),
         (["--set", "k2=inf"], "k2 must be a number of at least 0, not inf"),
-        (["--threads", "-1"], "threads must be at least 1, not -1"),
+        (["--set", "threads=-1"], "threads must be at least 1, not -1"),
         (["--set", "tag=two words"], "cannot write bm25.run: the run name is 'two words'"),
     ],
 )

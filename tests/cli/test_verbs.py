@@ -40,7 +40,7 @@ def test_from_a_collection_to_figures(rankwell: Rankwell, queries: Path, qrels: 
 
 
 def test_the_run_is_what_the_library_finds(rankwell: Rankwell, index: Path, queries: Path) -> None:
-    options = ["--k", "20", "--k1", "1.2", "--b", "0.75", "--set", "k2=3", "--threads", "2", "--set", "tag=mine"]
+    options = ["--k", "20", "--k1", "1.2", "--b", "0.75", "--set", "k2=3", "--set", "threads=2", "--set", "tag=mine"]
     rankwell("search", index, queries, *options, "--out", "bm25.run")
     run = read_run("bm25.run")
     assert run.name == "mine"
@@ -62,7 +62,7 @@ def test_a_run_can_be_compressed_and_in_msmarco_format(rankwell: Rankwell, index
 
 def test_the_same_search_writes_the_same_bytes(rankwell: Rankwell, index: Path, queries: Path) -> None:
     for name, threads in (("a.run.gz", "1"), ("b.run.gz", "4")):
-        rankwell("search", index, queries, "--out", name, "--threads", threads)
+        rankwell("search", index, queries, "--out", name, "--set", f"threads={threads}")
     assert Path("a.run.gz").read_bytes() == Path("b.run.gz").read_bytes()
 
 

@@ -21,7 +21,6 @@ from rankwell.cli.options import (
     RunOut,
     Settings,
     TextField,
-    Threads,
     TrustRemoteCode,
     VectorsOption,
     WorkersOption,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from rankwell.scale.workers import Cluster
 
 RUN_DEPTH = 1000
-SETTINGS: dict[str, Any] = {"k2": float, "ignore_identical_ids": bool, "format": Format, "tag": str}
+SETTINGS: dict[str, Any] = {"k2": float, "threads": int, "ignore_identical_ids": bool, "format": Format, "tag": str}
 
 
 def search(
@@ -66,7 +65,6 @@ def search(
     ] = None,
     k1: Annotated[float, typer.Option("--k1", help="BM25's k1: higher values saturate repeated terms later.")] = 0.9,
     b: Annotated[float, typer.Option("--b", help="BM25's b, 0 to 1: how much long documents are penalised.")] = 0.4,
-    threads: Threads = 0,
     json: AsJson = False,
     tsv: AsTsv = False,
     filter: Annotated[
@@ -95,6 +93,8 @@ def search(
     Settings, for --set NAME=VALUE:
 
     k2: BM25's saturation of terms that are repeated in the query. Default: none.
+
+    threads: how many to search with. Default: all cores.
 
     ignore_identical_ids: true leaves out documents that have the id of the query, as BEIR does.
 
@@ -147,7 +147,7 @@ def search(
         queries=queries,
         k=(RUN_DEPTH if out is not None else SHOWN) if k is None else k,
         bm25=BM25(k1, b, options.get("k2")),
-        threads=threads,
+        threads=options.get("threads", 0),
         hybrid=hybrid,
         encoder=encoder or DEFAULT,
         computing=Computing(device, precision, trust_remote_code=trust_remote_code),
