@@ -160,7 +160,11 @@ def test_the_version_is_printed(rankwell: Rankwell) -> None:
         (("query", "foo"), "no such command 'query' (see rankwell --help)"),
         (("indx", "foo"), "no such command 'indx'. Did you mean 'index'? (see rankwell --help)"),
         (("search", "index"), "missing argument 'QUERIES' (see rankwell search --help)"),
-        (("index", "c.tsv"), "missing option '--out' (see rankwell index --help)"),
+        (
+            ("index", "c.tsv"),
+            "missing option '--out' / '-o', for example rankwell index c.tsv --out my-output "
+            "(see rankwell index --help)",
+        ),
         (
             ("search", "index", "q", "--top", "5"),
             "no such option: --top (Possible options: --out, --set, --tsv) (see rankwell search --help)",

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from rankwell.cli.options import (
@@ -126,6 +125,8 @@ def index(
 
         rankwell index collection.tsv --out my-index --ray local --workers 4 --segment-documents 250000
     """
+    import numpy as np
+
     from rankwell.core.files import folder_size, read_lines
     from rankwell.corpus.analyser import Analyzer
     from rankwell.corpus.formats.fields import Columns

@@ -23,9 +23,9 @@ import numpy as np
 from rankwell.core.errors import Notice, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.corpus.datasets import ALL, Dataset, FolderDataset, NoDatasetError
-from rankwell.corpus.formats import write_documents, write_qrels, write_queries
+from rankwell.corpus.formats import read_run, write_documents, write_qrels, write_queries
 from rankwell.corpus.formats.tables import HF_PREFIX
-from rankwell.corpus.records import Document, Qrels, Query
+from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.corpus.sources import collection_digest, open_collection, resolve_documents
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
@@ -364,3 +364,41 @@ def write_headed(dataset: Dataset, kind: Kind, folder: Path, seed: int) -> None:
         write_qrels(
             Qrels({query.qid: grades[query.qid] for query in drawn}), temporary / "qrels.train.tsv", format="beir"
         )
+
+
+# What the user's engine returned
+
+
+def engine_run(named: Sequence[str], dataset: Dataset, parts: Parts, index: Index) -> Run | None:
+    """The runs of the splits that are fitted to and reported on, ``named`` as SPLIT=FILE or found; None without any."""
+    given, found = dict(map(_split_of, named)), Run()
+    for split in dict.fromkeys([parts.split or ALL, *([] if parts.source == SET_ASIDE else [parts.source])]):
+        run = read_run(given.pop(split)) if split in given else dataset.run(split)
+        if run is None and found:
+            problem = f"your engine's run of {split} is missing; the report needs it"
+            raise RankwellError(f"{problem}: add run.{split}.txt or --run {split}=FILE, or leave out that split")
+        if run is None:
+            break
+        found = Run({**found, **run})
+    if given:
+        raise RankwellError(f"--run {next(iter(given))}=…: not a split that is fitted to or reported on")
+    return _known(found, parts, index) if found else None
+
+
+def _split_of(run: str) -> tuple[str, str]:
+    split, equals, path = run.partition("=")
+    if not (split and equals and path):
+        raise RankwellError(f"--run {run}: expected SPLIT=FILE, as in train=run.txt")
+    return split, path
+
+
+def _known(run: Run, parts: Parts, index: Index) -> Run:
+    """The documents of a run that are in the collection, which may be fewer. Raises if there are none."""
+    ids = {docid for ranking in run.values() for docid in ranking.docids}
+    lacking = {docid for docid in ids if docid not in index}
+    if problem := lacking_ids(index, len(ids), lacking, "documents of your engine's run"):
+        warnings.warn(problem, Notice, stacklevel=2)
+    queries = {query.qid for part in (parts.judged, parts.fit, parts.report) for query in part.queries}
+    if queries.isdisjoint(run):
+        raise RankwellError("your engine's run has none of the judged queries; do the ids match?")
+    return Run({qid: ranking.select(lambda docid: docid not in lacking) for qid, ranking in run.items()})

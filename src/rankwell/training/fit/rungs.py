@@ -7,16 +7,14 @@ trained sees the queries to fit, and is measured on the queries to choose.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from rankwell.core.errors import Notice, RankwellError
-from rankwell.corpus.datasets import ALL, Dataset
-from rankwell.corpus.formats import read_run, write_run
+from rankwell.corpus.datasets import Dataset
+from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.breakdowns import compare_depths, cut_candidates
 from rankwell.evaluation.compare import Contrast, compare
@@ -41,13 +39,12 @@ from rankwell.training.fit.parts import (
     FIT,
     LEAST_ASIDE,
     LEAST_TO_FIT,
-    SET_ASIDE,
     Kind,
     Part,
     Parts,
     Rates,
     divide,
-    lacking_ids,
+    engine_run,
     mean_words,
     measure_pairs,
     measure_ranker,
@@ -152,32 +149,7 @@ class FitTask:
     @cached_property
     def engine(self) -> Run | None:
         """What the user's engine returned for all queries; None if that is not known."""
-        named = dict(_split_of(run) for run in self.runs)
-        parts, found = self.parts, Run()
-        for split in dict.fromkeys([parts.split or ALL, *([] if parts.source == SET_ASIDE else [parts.source])]):
-            run = read_run(named.pop(split)) if split in named else self.dataset.run(split)
-            if run is None and found:
-                problem = f"your engine's run of {split} is missing; the report needs it"
-                raise RankwellError(f"{problem}: add run.{split}.txt or --run {split}=FILE, or leave out that split")
-            if run is None:
-                break
-            found = Run({**found, **run})
-        if named:
-            raise RankwellError(f"--run {next(iter(named))}=…: not a split that is fitted to or reported on")
-        return self._known(found) if found else None
-
-    def _known(self, run: Run) -> Run:
-        """The documents of a run that are in the collection, which may be fewer. Raises if there are none."""
-        ids = {docid for ranking in run.values() for docid in ranking.docids}
-        lacking = {docid for docid in ids if docid not in self.index}
-        if problem := lacking_ids(self.index, len(ids), lacking, "documents of your engine's run"):
-            warnings.warn(problem, Notice, stacklevel=2)
-        queries = {
-            query.qid for part in (self.parts.judged, self.parts.fit, self.parts.report) for query in part.queries
-        }
-        if queries.isdisjoint(run):
-            raise RankwellError("your engine's run has none of the judged queries; do the ids match?")
-        return Run({qid: ranking.select(lambda docid: docid not in lacking) for qid, ranking in run.items()})
+        return engine_run(self.runs, self.dataset, self.parts, self.index)
 
     @cached_property
     def rates(self) -> Callable[[str], Rates]:
@@ -564,13 +536,6 @@ def can_be_trained(model: str) -> bool:
     """Whether training can start from a bi-encoder: not one that writes, nor one with layers on top of its vectors."""
     checkpoint = describe(find_model(model))
     return not checkpoint.generates and all(kind != "Dense" for kind, _ in checkpoint.modules)
-
-
-def _split_of(run: str) -> tuple[str, str]:
-    split, equals, path = run.partition("=")
-    if not (split and equals and path):
-        raise RankwellError(f"--run {run}: expected SPLIT=FILE, as in train=run.txt")
-    return split, path
 
 
 def ladder(task: FitTask) -> list[Step]:
