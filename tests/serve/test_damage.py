@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def test_damage_that_no_request_meets_is_found(
         flip(damaged)
         wait_until(lambda: b"rankwell_damaged_total 0.0" not in service.metrics.text())
         assert str(damaged) in logged(caplog)[0]
-    wait_until(lambda: "rankwell-scrub" not in [thread.name for thread in threading.enumerate()])
+    wait_until(lambda: not service._scrubber.is_alive())
 
 
 def test_an_index_that_another_one_replaces_is_not_damaged(
