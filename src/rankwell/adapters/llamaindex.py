@@ -44,7 +44,7 @@ class RankwellRerank(BaseNodePostprocessor):
 
 
 class RankwellRetriever(BaseRetriever):
-    """The best ``top_k`` documents of an index or a system, of those that ``filter`` selects.
+    """The best ``top_k`` documents of an index or a system among those that ``filter`` selects.
 
     ``options`` are ``hybrid``, ``encoder`` and ``device``.
     """

@@ -3,8 +3,8 @@
 The rules of UAX #29 that matter for search are kept: letters and digits run together, ``can't``, ``U.S``, ``3.14`` and
 ``1,000`` are one word each, an underscore joins, combining marks stay with their letter, and every ideograph or
 Hiragana letter is a word of its own. Scripts that need a dictionary (Thai, Khmer, …) are taken as letter runs. For
-analysers that index pairs of characters, Katakana and Hangul are classed with the ideographs; for those that split
-names in code, nothing joins letters.
+an analyser that indexes pairs of characters, Katakana and Hangul count as ideographs. For one that splits names in
+code, nothing joins letters.
 """
 
 from __future__ import annotations

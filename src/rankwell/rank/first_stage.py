@@ -60,7 +60,7 @@ class FirstStage:
     def search(
         self, queries: Sequence[Query], k: int = 1000, *, threads: int = 1, filter: FilterSource | None = None
     ) -> Run:
-        """The best ``k`` documents of each query, of those that the ``filter``, if any, selects."""
+        """The best ``k`` documents of each query among those that ``filter`` selects."""
         index = self.index.filtered(filter)
         if not self.share:
             return index.search(queries, self.bm25, k=k, threads=threads)

@@ -65,10 +65,10 @@ def create_app(
 ) -> FastAPI:
     """The application of a service.
 
-    All requests must send ``key``, if there is one, and those that change the index ``writing_key``; without it there
-    are none. ``origins`` are the pages of other hosts that may use it (CORS), by default none; ``hosts`` are the host
-    names it answers to, by default any. ``tracing`` is the tracer provider of OpenTelemetry that gets the spans of
-    requests, if any.
+    If there is a ``key``, all requests must send it. Requests that change the index must send ``writing_key``; without
+    one they are refused. ``origins`` are the pages of other hosts that may use the service (CORS), by default none;
+    ``hosts`` are the host names it answers to, by default any. ``tracing`` is the tracer provider of OpenTelemetry that
+    gets the spans of requests, if any.
     """
 
     @asynccontextmanager

@@ -169,6 +169,7 @@ def test_documents_of_the_engine_that_are_not_in_the_collection_are_counted(
         file.write('{"query_id": "new", "doc_id": "nowhere", "score": 1}\n')
     with pytest.warns(Notice, match="1 of [0-9]+ documents of your engine's run are not in the collection, such as no"):
         fitted(tmp_path / "system", tiny_bi_encoder, data)
+    assert (tmp_path / "system" / "system.json").is_file()
 
 
 def test_the_run_of_the_report_is_needed_too(tmp_path: Path, tiny_bi_encoder: Path) -> None:

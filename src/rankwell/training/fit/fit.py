@@ -89,7 +89,7 @@ def fit(
 
 
 def _models_of(folder: Path) -> list[str]:
-    """The folders of a system's models. Raises if it is none."""
+    """The folders of a system's models. Raises unless the folder is a system."""
     system = System.open(folder)
     return [str(model) for model in (system.first_stage.encoder, system.ranker) if model is not None]
 

@@ -110,7 +110,7 @@ class FitTask:
     tries: tuple[str, ...] = ()
     """Models to try beside the shipped one."""
     encoders: dict[str, float] = field(default_factory=dict, init=False)
-    """The mean of the measure with each bi-encoder as it is, of those that training can start from."""
+    """The measure's mean for each bi-encoder that training can start from, before it is trained."""
     samples: dict[str, int] = field(default_factory=dict, init=False)
     """How many of the queries to fit a step trains on, where the time is too short for all."""
     left: float = field(default=0.0, init=False)
