@@ -20,7 +20,7 @@ from rankwell.training.fit.rungs import FitTask, Rung, Step
 def fitted(
     out: Path, encoder: Path, data: Path = sample.FOLDER, *, ranker: Path | None = None, **options: Any
 ) -> tuple[System, str]:
-    """A system and what was said while it was fitted, from the bi-encoder ``encoder``; ``ranker`` as the shipped one."""
+    """A system and what was said while it was fitted, with ``encoder`` and ``ranker`` as the shipped models."""
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(steps, "ENCODER", str(encoder))
