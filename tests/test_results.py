@@ -43,25 +43,11 @@ def figures_of(text: str) -> set[str]:
     return set(re.findall(r"[+−]?(?<![\d.])\.\d{3}(?!\d)|\d\.\d\d(?!\d)", text))
 
 
-NO_RESULTS = {"distillation.md": set[str]()}
-"""Pages that have commands, and besides the tables above no figures: their settings that look like figures."""
-
-
-@pytest.mark.parametrize("page", NO_RESULTS)
-def test_pages_without_stored_results_have_no_figures(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    before, _, results = text.partition("\n## Results\n")
-    sentences = re.sub(r"(?ms)^```.*?^```", "", before + "\n## " + results.partition("\n## ")[2])
-    sentences += "\n".join(line for line in results.partition("\n## ")[0].splitlines() if not line.startswith("|"))
-    said = set(re.findall(r"(?<![\d.])\.\d{2,4}(?!\d)|[+−]\d+(?:\.\d+)? %", sentences))
-    assert said - NO_RESULTS[page] == set()
-
-
 def test_the_accuracy_of_the_entailment_model_is_that_of_its_counts() -> None:
     counts = json.loads((PAPERS / "nli.json").read_text(encoding="utf-8"))["confusion"]
     right = sum(row[label] for label, row in counts.items())
     accuracy = right / sum(sum(row.values()) for row in counts.values())
-    assert f"an accuracy of {accuracy:.3f} ".replace(" 0.", " .") in (ROOT / "docs" / "documents.md").read_text(
+    assert f"an accuracy of {accuracy:.3f} ".replace(" 0.", " .") in (ROOT / "docs" / "rank.md").read_text(
         encoding="utf-8"
     )
 
