@@ -85,6 +85,12 @@ def index(
             help="The texts' language, such as de. Default: en; none only lower-cases.",
         ),
     ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(
+            "--weight", metavar="title=NUMBER", help="How many times to count the words of titles, as in title=3."
+        ),
+    ] = None,
     stop_words: Annotated[
         Path | None,
         typer.Option("--stop-words", metavar="FILE", help="Stop words, one per line, instead of the language's."),
@@ -115,6 +121,8 @@ def index(
 
         rankwell index notes --language de --passages 150 --out my-index
 
+        rankwell index articles.jsonl --weight title=3 --out my-index
+
         rankwell index irds:beir/scifact --out scifact --no-store
 
         rankwell index collection.tsv --out my-index --tokens model
@@ -139,13 +147,15 @@ def index(
     cluster = cluster_of(context, "append", "expansions", "overwrite", "update", "weights")
     tokenise = None if tokens is None else _tokeniser(tokens)
     own = None if stop_words is None else frozenset(line.strip() for _, line in read_lines(stop_words) if line.strip())
-    analyzer = Analyzer.of(language or "en", stop_words=own, identifiers=identifiers)
+    analyzer = Analyzer.of(
+        language or "en", stop_words=own, identifiers=identifiers, title_weight=_title_weight(weight or "title=1")
+    )
     columns = Columns(id_field, text_field, title_field)
     if cluster is not None:
         job = IndexJob(collection, out.absolute(), segment_documents, analyzer, store, columns, passages)
         made = build_index(job, cluster)
     else:
-        same = (append or update) and not (language or stop_words or identifiers)
+        same = (append or update) and not (language or stop_words or identifiers or weight)
         how = {"analyzer": None if same else analyzer, "store": store}
         how |= {"append": append, "update": update, "overwrite": overwrite}
         documents = resolve_documents(collection, columns, passages=passages)
@@ -173,6 +183,20 @@ def _build(
     if vectors is not None and queries is not None:
         vectors, queries = combine_weights(vectors, queries, analyzer=how["analyzer"]), None
     return Index.build(documents, out, weights=vectors, expansions=queries, **how)
+
+
+def _title_weight(option: str) -> float:
+    """The number of ``title=3``."""
+    from rankwell.core.errors import RankwellError
+
+    field, _, number = option.partition("=")
+    try:
+        weight = float(number)
+    except ValueError:
+        weight = 0.0
+    if field != "title" or not 0 < weight <= 1000:
+        raise RankwellError(f"--weight {option}: expected title=NUMBER, as in title=3")
+    return weight
 
 
 def _tokeniser(model: str) -> Callable[[Index], None]:

@@ -169,6 +169,8 @@ class Index:
         """
         if weights is not None and expansions is not None:
             raise RankwellError("weights and expansions cannot be combined; add the expansions to the weights first")
+        if weights is not None and analyzer is not None and analyzer.title_weight != 1:
+            raise RankwellError("term weights replace counts, so titles have no weight beside them")
         temporary_folder = tempfile.TemporaryDirectory(prefix="rankwell-") if folder is None else None
         folder = Path(folder or str(temporary_folder and temporary_folder.name))
         documents = resolve_documents(documents)
