@@ -133,10 +133,9 @@ def index(
 
         rankwell index collection.tsv --out my-index --ray local --workers 4 --segment-documents 250000
     """
-    import numpy as np
 
     from rankwell.core.files import folder_size, read_lines
-    from rankwell.corpus.analyser import Analyzer
+    from rankwell.corpus.analyser import Analyzer, have_identifiers
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.languages import LANGUAGES
     from rankwell.corpus.sources import resolve_documents
@@ -162,7 +161,10 @@ def index(
         made = _build(documents, out, weights, expansions, **how)
     if tokenise is not None:
         tokenise(made)
-    if store and (other := made.analyzer.guess(made.texts(made.docids(np.arange(min(50, len(made))))))) is not None:
+    texts = made.documents.texts(made.documents.live_numbers()[:50]) if store else []
+    if not made.analyzer.identifiers and have_identifiers(texts):
+        warnings.warn("the texts have names as in code; --identifiers splits them", Notice, stacklevel=1)
+    if store and (other := made.analyzer.guess(texts)) is not None:
         name = LANGUAGES[other].name if other in LANGUAGES else "English"
         warnings.warn(f"the texts look {name}; --language {other} finds more of them", Notice, stacklevel=1)
     size, seconds = folder_size(out) / 1e6, time.monotonic() - begin

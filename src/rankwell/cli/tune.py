@@ -98,7 +98,7 @@ def tune(
         read_qrels(qrels),
     )
     how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}
-    grid = {"k1": parse_values(k1), "b": parse_values(b)}
+    grid: dict[str, Any] = {"k1": parse_values(k1), "b": parse_values(b)}
     analyzers = other_analyzers(opened, parse_values(weight))
     tuning = tune_bm25(opened, records, judgments, **grid, **how)
     print(grid_table(tuning), file=reports(out))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import chain, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,11 @@ def other_analyzers(index: Index, title_weights: Sequence[float]) -> list[Analyz
     return [analyzer for analyzer in analyzers if analyzer != own]
 
 
-def built_with(index: Index, analyzer: Analyzer) -> Index:
-    """A temporary index of the same documents with another analyser, without their texts."""
+def built_with(index: Index, analyzer: Analyzer, folder: Path | None = None) -> Index:
+    """The same documents with another analyser, in place of what ``folder`` has, or else a while and without texts."""
     documents = chain.from_iterable(map(live_documents, index.documents.stores))
-    return Index.build(documents, analyzer=analyzer, store=False)
+    stays = folder is not None
+    return Index.build(documents, folder, analyzer=analyzer, store=stays, overwrite=stays)
 
 
 def tune_analyzer(

@@ -36,6 +36,7 @@ from rankwell.training.fit.rungs import (
     BASE,
     DEFAULT_SHARE,
     ENGINE,
+    WORDS,
     FitTask,
     Rung,
     Step,
@@ -154,6 +155,8 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
         if _is_repetition(step, stands_on, tried):
             continue
         rung = _try_rung(task, clock, step, stands_on, best, say)
+        if step.name == WORDS and isinstance(rung, Rung) and _judged(task, rung, own).kept:
+            rung = replace(rung, system=task.adopt(rung.system))
         if isinstance(rung, Rung) and rung.kept and step.trains and tuned is not None:
             # Training tunes settings, too: it has to gain more than they do alone.
             rung = _judged(task, rung, tuned)
@@ -164,7 +167,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
         say(line_of(rung, task))
         if step.model and rung.count and can_be_trained(step.model):
             task.encoders[step.model], _ = interval_of(task.parts.judged.head(rung.count), rung.run, task.measure)
-        if step.tunes and step.kind == "search" and not rung.kept:
+        if step.tunes and step.kind == "search" and step.name != WORDS and not rung.kept:
             tuned = rung
         beats_tuned = not step.trains or tuned is None or _judged(task, rung, tuned).kept
         if step.kind == "search" and beats_tuned and _judged(task, rung, own).kept:

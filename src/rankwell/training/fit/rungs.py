@@ -13,11 +13,15 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
+from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.breakdowns import compare_depths, cut_candidates
 from rankwell.evaluation.compare import Contrast, compare
+from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, find_model
@@ -32,7 +36,7 @@ from rankwell.rank.system import System, before_rest
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.tune import tune_bm25
+from rankwell.retrieve.tune import built_with, other_analyzers, tune_bm25
 from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.parts import (
     CHOOSE,
@@ -64,6 +68,8 @@ DEFAULT_SHARE = 0.7
 """The bi-encoder's share that is not tuned."""
 GRID_K1, GRID_B = (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0, 4.0), (0.1, 0.3, 0.5, 0.7, 0.9)
 """Values of k1 and b to choose from."""
+TITLE_WEIGHTS, WORDS = (3.0,), "words"
+"""Weights of titles to try, and the step that does."""
 DEPTHS = (10, 20, 50, 100)
 """Depths of re-ranking to choose from."""
 READING_TIME = 0.5
@@ -136,6 +142,17 @@ class FitTask:
         """The documents, which are written to the work folder with the queries to fit and to choose."""
         write_parts(self.dataset, self.parts, self.work / "parts")
         return open_collection(str(self.work / "parts"), self.work).index
+
+    @cached_property
+    def analyzers(self) -> list[Analyzer]:
+        """What the index can be built with instead: a weight of titles, names in code split."""
+        return other_analyzers(self.index, TITLE_WEIGHTS)
+
+    def adopt(self, system: System) -> System:
+        """Build the index anew with the analyser of a rung's system, for all that follows; recipes find it there."""
+        if self.index.analyzer != system.index.analyzer:
+            self.index = built_with(self.index, system.index.analyzer, self.index.folder)
+        return system.with_index(self.index)
 
     @property
     def start(self) -> str:
@@ -328,6 +345,23 @@ def searched(task: FitTask, system: System) -> Rung:
 def bm25(task: FitTask) -> Rung:
     """The lowest rung."""
     return searched(task, System(FirstStage(task.index, computing=Computing(task.device))))
+
+
+def _words(task: FitTask, below: Rung) -> Rung:
+    """Build the index with the analyser that cross-validation chooses."""
+    part, lower = task.parts.judged, below.system.first_stage
+    indexes = {task.index.analyzer: task.index} | {other: built_with(task.index, other) for other in task.analyzers}
+    runs = {
+        analyzer: index.search(part.queries, lower.bm25, k=K, threads=task.threads)
+        for analyzer, index in indexes.items()
+    }
+    values = np.stack([evaluate(part.qrels, run, [task.measure]).values[0] for run in runs.values()])
+    folds, qids = min(5, len(part)), list(part.qrels)
+    tuned = Tuned.choose(task.measure, list(runs), qids, values, folds=folds, seed=task.seed)
+    found = {query.qid: runs[tuned.setting_for(query.qid)].get(query.qid) for query in part.queries}
+    chosen = built_with(task.index, tuned.best, task.work / WORDS)
+    run = Run({qid: ranking for qid, ranking in found.items() if ranking is not None})
+    return Rung(System(replace(lower, index=chosen)), run, {})
 
 
 def _hybrid(encoder: str, task: FitTask, below: Rung) -> Rung:
@@ -573,7 +607,11 @@ def ladder(task: FitTask) -> list[Step]:
     on_list = [Step("joined", "joined with your engine", _join, tunes=True, kind="join"), *reading]
     if task.engine is None:
         del on_list[0]
+    splits = any(analyzer.identifiers != task.index.analyzer.identifiers for analyzer in task.analyzers)
+    weighs = any(analyzer.title_weight != task.index.analyzer.title_weight for analyzer in task.analyzers)
+    words = ", ".join(["titles weighed"] * weighs + ["names in code split"] * splits)
     return [
+        *([Step(WORDS, words, _words, tunes=True)] if words else []),
         *searching,
         Step("tuned", "tuned settings", _tune, tunes=True),
         Step("adapter", "an adapter on its vectors", partial(_learned, "adapter"), _adapter_seconds, trains=True),
