@@ -16,7 +16,7 @@ import numpy as np
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, have_identifiers
-from rankwell.corpus.records import Qrels, Query
+from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.tuning import Tuned, check_folds
@@ -117,6 +117,28 @@ def tune_analyzer(
     settings = [(analyzer, bm25) for analyzer, outcome in outcomes.items() for bm25 in outcome.settings]
     values = np.concatenate([outcome.values for outcome in outcomes.values()])
     return Tuned.choose(tuned.measure, settings, tuned.qids, values, folds=folds, seed=seed)
+
+
+def choose_analyzer(
+    index: Index,
+    analyzers: Sequence[Analyzer],
+    queries: Sequence[Query],
+    qrels: Qrels,
+    bm25: BM25,
+    *,
+    measure: str,
+    k: int,
+    folds: int,
+    seed: int,
+    threads: int,
+) -> tuple[Analyzer, Run]:
+    """The best of the index's analyser and others, and a run in which each query has the one chosen without it."""
+    indexes = {index.analyzer: index} | {analyzer: built_with(index, analyzer) for analyzer in analyzers}
+    runs = {analyzer: built.search(queries, bm25, k=k, threads=threads) for analyzer, built in indexes.items()}
+    values = np.stack([evaluate(qrels, run, [measure]).values[0] for run in runs.values()])
+    tuned = Tuned.choose(measure, list(runs), list(qrels), values, folds=folds, seed=seed)
+    found = {query.qid: runs[tuned.setting_for(query.qid)].get(query.qid) for query in queries}
+    return tuned.best, Run({qid: ranking for qid, ranking in found.items() if ranking is not None}, name="BM25")
 
 
 def analyzer_table(tuned: Tuned[tuple[Analyzer, BM25]]) -> str:

@@ -13,15 +13,12 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.breakdowns import compare_depths, cut_candidates
 from rankwell.evaluation.compare import Contrast, compare
-from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, find_model
@@ -36,7 +33,7 @@ from rankwell.rank.system import System, before_rest
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.tune import built_with, other_analyzers, tune_bm25
+from rankwell.retrieve.tune import built_with, choose_analyzer, other_analyzers, tune_bm25
 from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.parts import (
     CHOOSE,
@@ -145,7 +142,7 @@ class FitTask:
 
     @cached_property
     def analyzers(self) -> list[Analyzer]:
-        """What the index can be built with instead: a weight of titles, names in code split."""
+        """What the index can be built with instead."""
         return other_analyzers(self.index, TITLE_WEIGHTS)
 
     def adopt(self, system: System) -> System:
@@ -350,18 +347,11 @@ def bm25(task: FitTask) -> Rung:
 def _words(task: FitTask, below: Rung) -> Rung:
     """Build the index with the analyser that cross-validation chooses."""
     part, lower = task.parts.judged, below.system.first_stage
-    indexes = {task.index.analyzer: task.index} | {other: built_with(task.index, other) for other in task.analyzers}
-    runs = {
-        analyzer: index.search(part.queries, lower.bm25, k=K, threads=task.threads)
-        for analyzer, index in indexes.items()
-    }
-    values = np.stack([evaluate(part.qrels, run, [task.measure]).values[0] for run in runs.values()])
-    folds, qids = min(5, len(part)), list(part.qrels)
-    tuned = Tuned.choose(task.measure, list(runs), qids, values, folds=folds, seed=task.seed)
-    found = {query.qid: runs[tuned.setting_for(query.qid)].get(query.qid) for query in part.queries}
-    chosen = built_with(task.index, tuned.best, task.work / WORDS)
-    run = Run({qid: ranking for qid, ranking in found.items() if ranking is not None})
-    return Rung(System(replace(lower, index=chosen)), run, {})
+    how: dict[str, Any] = {"folds": min(5, len(part)), "seed": task.seed, "threads": task.threads}
+    analyzer, run = choose_analyzer(
+        task.index, task.analyzers, part.queries, part.qrels, lower.bm25, measure=task.measure, k=K, **how
+    )
+    return Rung(System(replace(lower, index=built_with(task.index, analyzer, task.work / WORDS))), run, {})
 
 
 def _hybrid(encoder: str, task: FitTask, below: Rung) -> Rung:
@@ -607,11 +597,8 @@ def ladder(task: FitTask) -> list[Step]:
     on_list = [Step("joined", "joined with your engine", _join, tunes=True, kind="join"), *reading]
     if task.engine is None:
         del on_list[0]
-    splits = any(analyzer.identifiers != task.index.analyzer.identifiers for analyzer in task.analyzers)
-    weighs = any(analyzer.title_weight != task.index.analyzer.title_weight for analyzer in task.analyzers)
-    words = ", ".join(["titles weighed"] * weighs + ["names in code split"] * splits)
     return [
-        *([Step(WORDS, words, _words, tunes=True)] if words else []),
+        *([Step(WORDS, "titles, names in code", _words, tunes=True)] if task.analyzers else []),
         *searching,
         Step("tuned", "tuned settings", _tune, tunes=True),
         Step("adapter", "an adapter on its vectors", partial(_learned, "adapter"), _adapter_seconds, trains=True),
