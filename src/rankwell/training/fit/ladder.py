@@ -31,6 +31,7 @@ from rankwell.evaluation.significance import Interval, mean_interval
 from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
+from rankwell.retrieve.tune import built_with
 from rankwell.training.fit.parts import SET_ASIDE, Part, Parts
 from rankwell.training.fit.rungs import (
     BASE,
@@ -156,7 +157,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
             continue
         rung = _try_rung(task, clock, step, stands_on, best, say)
         if step.name == WORDS and isinstance(rung, Rung) and _judged(task, rung, own).kept:
-            rung = replace(rung, system=task.adopt(rung.system))
+            rung = _adopt(task, rung)
         if isinstance(rung, Rung) and rung.kept and step.trains and tuned is not None:
             # Training tunes settings, too: it has to gain more than they do alone.
             rung = _judged(task, rung, tuned)
@@ -178,6 +179,13 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
             below = replace(below, system=own.system)
         best = rung if rung.kept else best
     return Climb(tuple(tried), own)
+
+
+def _adopt(task: FitTask, rung: Rung) -> Rung:
+    """Build the index anew with a rung's analyser, for all that follows; recipes find it in its place."""
+    if task.index.analyzer != rung.system.index.analyzer:
+        task.index = built_with(task.index, rung.system.index.analyzer, task.index.folder)
+    return replace(rung, system=rung.system.with_index(task.index))
 
 
 def _is_repetition(step: Step, below: Rung, tried: Sequence[Rung | Skipped]) -> bool:

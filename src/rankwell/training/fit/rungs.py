@@ -140,17 +140,6 @@ class FitTask:
         write_parts(self.dataset, self.parts, self.work / "parts")
         return open_collection(str(self.work / "parts"), self.work).index
 
-    @cached_property
-    def analyzers(self) -> list[Analyzer]:
-        """What the index can be built with instead."""
-        return other_analyzers(self.index, TITLE_WEIGHTS)
-
-    def adopt(self, system: System) -> System:
-        """Build the index anew with the analyser of a rung's system, for all that follows; recipes find it there."""
-        if self.index.analyzer != system.index.analyzer:
-            self.index = built_with(self.index, system.index.analyzer, self.index.folder)
-        return system.with_index(self.index)
-
     @property
     def start(self) -> str:
         """The bi-encoder that training starts from: the best as it is."""
@@ -344,12 +333,12 @@ def bm25(task: FitTask) -> Rung:
     return searched(task, System(FirstStage(task.index, computing=Computing(task.device))))
 
 
-def _words(task: FitTask, below: Rung) -> Rung:
+def _words(analyzers: Sequence[Analyzer], task: FitTask, below: Rung) -> Rung:
     """Build the index with the analyser that cross-validation chooses."""
     part, lower = task.parts.judged, below.system.first_stage
     how: dict[str, Any] = {"folds": min(5, len(part)), "seed": task.seed, "threads": task.threads}
     analyzer, run = choose_analyzer(
-        task.index, task.analyzers, part.queries, part.qrels, lower.bm25, measure=task.measure, k=K, **how
+        task.index, analyzers, part.queries, part.qrels, lower.bm25, measure=task.measure, k=K, **how
     )
     return Rung(System(replace(lower, index=built_with(task.index, analyzer, task.work / WORDS))), run, {})
 
@@ -597,8 +586,9 @@ def ladder(task: FitTask) -> list[Step]:
     on_list = [Step("joined", "joined with your engine", _join, tunes=True, kind="join"), *reading]
     if task.engine is None:
         del on_list[0]
+    others = other_analyzers(task.index, TITLE_WEIGHTS)
     return [
-        *([Step(WORDS, "titles, names in code", _words, tunes=True)] if task.analyzers else []),
+        *([Step(WORDS, "titles, names in code", partial(_words, others), tunes=True)] if others else []),
         *searching,
         Step("tuned", "tuned settings", _tune, tunes=True),
         Step("adapter", "an adapter on its vectors", partial(_learned, "adapter"), _adapter_seconds, trains=True),
