@@ -204,6 +204,8 @@ class Analyzer(BaseModel):
             stemmed = [_as_porter_ships(word, stem) for word, stem in zip(words, stemmed, strict=True)]
         if self.language in LANGUAGES and LANGUAGES[self.language].folds:
             stemmed = [fold_accents(stem) for stem in stemmed]
+        if self.language == "tr":  # I is the capital of ı, but was lower-cased as elsewhere
+            stemmed = [stem.replace("ı", "i") for stem in stemmed]
         stop_words = self.stop_words
         return [None if word in stop_words else stem for word, stem in zip(words, stemmed, strict=True)]
 

@@ -155,6 +155,7 @@ class Index:
         update: bool = False,
         overwrite: bool = False,
         prepare: Callable[[DocumentStore], object] | None = None,
+        known: Sequence[Segment] = (),
     ) -> Index:
         """Index ``documents`` into ``folder``, or into a temporary one that lasts as long as the index.
 
@@ -165,7 +166,8 @@ class Index:
         error. Vectors of documents whose texts did not change are kept. ``weights`` replace the documents'
         term frequencies, by word, with any positive numbers. ``expansions`` are queries whose terms are counted with
         each document's but not stored in its text. Both must be in the order of the documents. ``prepare`` stores more
-        beside the new texts, such as vectors, before they become part of the index.
+        beside the new texts, such as vectors, before they become part of the index. ``known`` are segments of the index
+        that are open already.
         """
         if weights is not None and expansions is not None:
             raise RankwellError("weights and expansions cannot be combined; add the expansions to the weights first")
@@ -185,7 +187,7 @@ class Index:
             refuse_foreign_folder(folder)
         with lock(folder, wait=False):
             remove_leftovers(folder)
-            current = cls.open(folder) if exists and not overwrite else None
+            current = cls._open(folder, known) if exists and not overwrite else None
             if current and analyzer and analyzer != current.analyzer:
                 option = "--update" if update else "--append"
                 raise RankwellError(f"{folder} was built with another analyser; {option} must use the same one")
@@ -207,9 +209,10 @@ class Index:
             options = {"store": store, "weighted": weights is not None, "expanded": expansions is not None}
             segments = [] if current is None else current._without(np.concatenate([_NONE, *replaced]))
             _commit(folder, analyzer, [*segments, segment], options)
+            index = cls._open(folder, [*segments, segment])
             if current is not None:
-                _merge(cls.open(folder), worth_merging)
-        index = cls.open(folder)
+                _merge(index, worth_merging)
+                index = index.refreshed()
         index._temporary = temporary_folder
         return index
 
@@ -257,11 +260,15 @@ class Index:
 
     def add(self, documents: Source, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
         """Add documents with new ids, as :meth:`build` with ``append`` does; this index then has them, too."""
-        self._become(Index.build(documents, self.folder, append=True, store=self.has_texts, prepare=prepare))
+        self._build(documents, prepare, append=True)
 
     def update(self, documents: Source, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
         """Add documents, replacing those with the same ids; this index then has them, too."""
-        self._become(Index.build(documents, self.folder, update=True, store=self.has_texts, prepare=prepare))
+        self._build(documents, prepare, update=True)
+
+    def _build(self, documents: Source, prepare: Callable[[DocumentStore], object] | None, **how: Any) -> None:
+        known = self.segments
+        self._become(Index.build(documents, self.folder, store=self.has_texts, prepare=prepare, known=known, **how))
 
     def delete(self, docids: Iterable[str]) -> int:
         """Delete documents; ids that are not in the index are ignored. Returns how many were deleted.
