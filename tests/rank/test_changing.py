@@ -159,3 +159,6 @@ def test_a_system_is_changed_without_loading_its_encoder_again(
         answer.docid for answer in answers
     ]
     assert opened.check().without == 0
+    by_meaning = opened.search("bee honey winter -river", k=60, syntax=True)
+    docids = opened.index.docids(opened.index.documents.live_numbers())
+    assert {a.docid for a in by_meaning} == {docid for docid in docids if "river" not in opened.index.text(docid)}

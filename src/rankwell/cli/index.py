@@ -85,6 +85,12 @@ def index(
             help="The texts' language, such as de. Default: en; none only lower-cases.",
         ),
     ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(
+            "--weight", metavar="title=NUMBER", help="How many times to count the words of titles, as in title=3."
+        ),
+    ] = None,
     stop_words: Annotated[
         Path | None,
         typer.Option("--stop-words", metavar="FILE", help="Stop words, one per line, instead of the language's."),
@@ -115,6 +121,8 @@ def index(
 
         rankwell index notes --language de --passages 150 --out my-index
 
+        rankwell index articles.jsonl --weight title=3 --out my-index
+
         rankwell index irds:beir/scifact --out scifact --no-store
 
         rankwell index collection.tsv --out my-index --tokens model
@@ -125,10 +133,9 @@ def index(
 
         rankwell index collection.tsv --out my-index --ray local --workers 4 --segment-documents 250000
     """
-    import numpy as np
 
     from rankwell.core.files import folder_size, read_lines
-    from rankwell.corpus.analyser import Analyzer
+    from rankwell.corpus.analyser import Analyzer, have_identifiers
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.languages import LANGUAGES
     from rankwell.corpus.sources import resolve_documents
@@ -139,20 +146,25 @@ def index(
     cluster = cluster_of(context, "append", "expansions", "overwrite", "update", "weights")
     tokenise = None if tokens is None else _tokeniser(tokens)
     own = None if stop_words is None else frozenset(line.strip() for _, line in read_lines(stop_words) if line.strip())
-    analyzer = Analyzer.of(language or "en", stop_words=own, identifiers=identifiers)
+    analyzer = Analyzer.of(
+        language or "en", stop_words=own, identifiers=identifiers, title_weight=_title_weight(weight or "title=1")
+    )
     columns = Columns(id_field, text_field, title_field)
     if cluster is not None:
         job = IndexJob(collection, out.absolute(), segment_documents, analyzer, store, columns, passages)
         made = build_index(job, cluster)
     else:
-        same = (append or update) and not (language or stop_words or identifiers)
+        same = (append or update) and not (language or stop_words or identifiers or weight)
         how = {"analyzer": None if same else analyzer, "store": store}
         how |= {"append": append, "update": update, "overwrite": overwrite}
         documents = resolve_documents(collection, columns, passages=passages)
         made = _build(documents, out, weights, expansions, **how)
     if tokenise is not None:
         tokenise(made)
-    if store and (other := made.analyzer.guess(made.texts(made.docids(np.arange(min(50, len(made))))))) is not None:
+    texts = made.documents.texts(made.documents.live_numbers()[:50]) if store else []
+    if not made.analyzer.identifiers and have_identifiers(texts):
+        warnings.warn("the texts have names as in code; --identifiers splits them", Notice, stacklevel=1)
+    if store and (other := made.analyzer.guess(texts)) is not None:
         name = LANGUAGES[other].name if other in LANGUAGES else "English"
         warnings.warn(f"the texts look {name}; --language {other} finds more of them", Notice, stacklevel=1)
     size, seconds = folder_size(out) / 1e6, time.monotonic() - begin
@@ -173,6 +185,20 @@ def _build(
     if vectors is not None and queries is not None:
         vectors, queries = combine_weights(vectors, queries, analyzer=how["analyzer"]), None
     return Index.build(documents, out, weights=vectors, expansions=queries, **how)
+
+
+def _title_weight(option: str) -> float:
+    """The number of ``title=3``."""
+    from rankwell.core.errors import RankwellError
+
+    field, _, number = option.partition("=")
+    try:
+        weight = float(number)
+    except ValueError:
+        weight = 0.0
+    if field != "title" or not 0 < weight <= 1000:
+        raise RankwellError(f"--weight {option}: expected title=NUMBER, as in title=3")
+    return weight
 
 
 def _tokeniser(model: str) -> Callable[[Index], None]:

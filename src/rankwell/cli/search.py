@@ -75,6 +75,9 @@ def search(
             help="Only documents whose columns match, as in \"year >= 2015 and lang = 'de'\".",
         ),
     ] = None,
+    syntax: Annotated[
+        bool, typer.Option("--syntax", help='Allow "a phrase", +word, -word and prefix* in queries.')
+    ] = False,
     hybrid: Hybrid = None,
     encoder: EncoderOption = None,
     device: Device = None,
@@ -110,6 +113,8 @@ def search(
 
         rankwell search my-index "how do bees keep warm" --filter "year >= 2015 and lang in ('de', 'en')"
 
+        rankwell search my-index '"honey bees" winter* -wasps' --syntax
+
         rankwell search my-index queries.tsv --out bm25.run
 
         rankwell search my-index queries.dev.tsv --k 100 --k1 0.82 --b 0.68 --out bm25.run.gz
@@ -131,7 +136,7 @@ def search(
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import is_index
 
-    cluster = cluster_of(context, "trust_remote_code")
+    cluster = cluster_of(context, "trust_remote_code", "syntax")
     options = read_settings(settings, SETTINGS)
     check_run(out, options.get("tag"), cluster)
     printed = answer_format(context)
@@ -155,6 +160,7 @@ def search(
         columns=Columns(id_field, text_field),
         ignore_identical_ids=options.get("ignore_identical_ids", False),
         filter=filter,
+        syntax=syntax,
     )
     request.check()
     result = request.execute(_workers(cluster, hybrid, out), name=options.get("tag"))

@@ -58,10 +58,21 @@ class FirstStage:
                 raise RankwellError(f"a share of {self.share:g} for a bi-encoder, but no bi-encoder is given")
 
     def search(
-        self, queries: Sequence[Query], k: int = 1000, *, threads: int = 1, filter: FilterSource | None = None
+        self,
+        queries: Sequence[Query],
+        k: int = 1000,
+        *,
+        threads: int = 1,
+        filter: FilterSource | None = None,
+        syntax: bool = False,
     ) -> Run:
-        """The best ``k`` documents of each query among those that ``filter`` selects."""
+        """The best ``k`` documents of each query among those that ``filter`` and the query's ``syntax`` select."""
         index = self.index.filtered(filter)
+        if syntax:
+            name = "BM25" if not self.share else "hybrid"
+            return index.search_each(
+                queries, lambda view, some: self.with_index(view).search(some, k, threads=threads), name=name
+            )
         if not self.share:
             return index.search(queries, self.bm25, k=k, threads=threads)
         from rankwell.rank.dense import search_hybrid

@@ -91,6 +91,8 @@ class SearchRequest:
     columns: Columns | None = None
     ignore_identical_ids: bool = False
     filter: str | None = None
+    syntax: bool = False
+    """Whether queries may have phrases in quotes, ``+word``, ``-word`` and ``prefix*``."""
 
     def check(self) -> None:
         """Raise for a wrong share or filter before anything is read."""
@@ -108,7 +110,7 @@ class SearchRequest:
         system, queries = self.open(workers is not None), read_questions(self.queries, self.columns)
         k = self.k + self.ignore_identical_ids
         if workers is None:
-            run = system.search(queries, k, threads=self.threads, filter=self.filter)
+            run = system.search(queries, k, threads=self.threads, filter=self.filter, syntax=self.syntax)
         else:
             encoder = None if self.hybrid is None else system.first_stage.dense.encoder
             run = workers(replace(self, k=k), system.index, queries, encoder)
@@ -143,6 +145,8 @@ class SearchRequest:
             config |= {"ignore_identical_ids": True}
         if self.filter is not None:
             config |= {"filter": self.filter}
+        if self.syntax:
+            config |= {"syntax": True}
         return Manifest("run", config, {**data, "queries": questions_digest(self.queries)})
 
 

@@ -49,6 +49,7 @@ from rankwell.rank.rankers import AnyRanker, VectorSearch
 from rankwell.rank.texts import INDEX, SYSTEM, Texts, is_system
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
+from rankwell.retrieve.syntax import plain_text
 
 if TYPE_CHECKING:
     from rankwell.rank.dense import DenseRanker
@@ -204,11 +205,23 @@ class System:
 
     @overload
     def search(
-        self, queries: str, k: int | None = None, *, threads: int = 0, filter: FilterSource | None = None
+        self,
+        queries: str,
+        k: int | None = None,
+        *,
+        threads: int = 0,
+        filter: FilterSource | None = None,
+        syntax: bool = False,
     ) -> list[Answer]: ...
     @overload
     def search(
-        self, queries: Sequence[Query], k: int | None = None, *, threads: int = 0, filter: FilterSource | None = None
+        self,
+        queries: Sequence[Query],
+        k: int | None = None,
+        *,
+        threads: int = 0,
+        filter: FilterSource | None = None,
+        syntax: bool = False,
     ) -> Run: ...
     def search(
         self,
@@ -217,25 +230,31 @@ class System:
         *,
         threads: int = 0,
         filter: FilterSource | None = None,
+        syntax: bool = False,
     ) -> list[Answer] | Run:
         """The best ``k`` documents: answers to one question (by default 10), or a run of many (100 each).
 
         The first ``depth`` candidates are re-ranked, the others follow in the order of the first stage. ``filter``
-        restricts them by metadata, as in :meth:`Index.search`.
+        restricts them by metadata, and ``syntax`` by what queries say, as in :meth:`Index.search`.
         """
         if isinstance(queries, str):
-            run = self._run([Query("q", queries)], 10 if k is None else k, threads, filter)
+            run = self._run([Query("q", queries)], 10 if k is None else k, threads, filter, syntax)
             return self.answers(run.get("q", Ranking.of([], [])))
-        return self._run(queries, 100 if k is None else k, threads, filter)
+        return self._run(queries, 100 if k is None else k, threads, filter, syntax)
 
     def answers(self, ranking: Ranking) -> list[Answer]:
         """The documents of a ranking with their texts."""
         return read_answers(ranking, self.index)
 
-    def _run(self, queries: Sequence[Query], k: int, threads: int, filter: FilterSource | None) -> Run:
+    def _run(
+        self, queries: Sequence[Query], k: int, threads: int, filter: FilterSource | None, syntax: bool = False
+    ) -> Run:
         deep = max(k, self.depth) if self.ranker is not None and k >= 1 else k  # the first stage refuses a wrong k
-        run = self.first_stage.search(queries, deep, threads=threads or os.cpu_count() or 1, filter=filter)
+        how: dict[str, Any] = {"threads": threads or os.cpu_count() or 1, "filter": filter, "syntax": syntax}
+        run = self.first_stage.search(queries, deep, **how)
         if self.ranker is not None:
+            if syntax:
+                queries = [replace(query, text=plain_text(query.text)) for query in queries]
             run = before_rest(self.rerank(run, queries), run).head(k)
         return run if self.folder is None else Run(run, name="system")
 

@@ -1,22 +1,31 @@
-"""Tuning BM25's k1 and b on judged queries: every point of a grid is searched once and cross-validated."""
+"""Tuning on judged queries, cross-validated: BM25's k1 and b, the weight of titles, and splitting names in code.
+
+Every point of a grid is searched once. What changes an index's terms needs another index, in a temporary folder.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
+from itertools import chain, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
-from rankwell.corpus.records import Qrels, Query
+from rankwell.corpus.analyser import Analyzer, have_identifiers
+from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.tuning import Tuned, check_folds
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
+from rankwell.retrieve.merging import live_documents
+
+SAMPLE = 1000
+"""Texts that are searched for names in code."""
 
 
 def parse_values(text: str) -> list[float]:
@@ -65,6 +74,97 @@ def tune_bm25(
     return Tuned.choose(str(parsed), settings, list(wanted), np.stack(rows), folds=folds, seed=seed)
 
 
+def other_analyzers(index: Index, title_weights: Sequence[float]) -> list[Analyzer]:
+    """What to try instead of the index's analyser: weights of titles, and splitting names in code, if there are any.
+
+    Nothing for an index without texts, or one of weighted or expanded texts.
+    """
+    stores, own = index.documents.stores, index.analyzer
+    if not index.has_texts or index.manifest["config"]["weighted"] or index.manifest["config"]["expanded"]:
+        return []
+    weights = title_weights if any(store.has_titles for store in stores) else []
+    splits = {own.identifiers}
+    if have_identifiers(index.documents.texts(index.documents.live_numbers()[:SAMPLE])):
+        splits = {False, True}
+    tried = product(dict.fromkeys([own.title_weight, *weights]), sorted(splits))
+    analyzers = (own.changed(title_weight=weight, identifiers=split) for weight, split in tried)
+    return [analyzer for analyzer in analyzers if analyzer != own]
+
+
+def built_with(index: Index, analyzer: Analyzer, folder: Path | None = None) -> Index:
+    """The same documents with another analyser, in place of what ``folder`` has, or else a while and without texts."""
+    documents = chain.from_iterable(map(live_documents, index.documents.stores))
+    stays = folder is not None
+    return Index.build(documents, folder, analyzer=analyzer, store=stays, overwrite=stays)
+
+
+def tune_analyzer(
+    index: Index,
+    tuned: Tuned[BM25],
+    analyzers: Sequence[Analyzer],
+    queries: Sequence[Query],
+    qrels: Qrels,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    **how: Any,
+) -> Tuned[tuple[Analyzer, BM25]]:
+    """Tune k1 and b with other analysers, too; ``tuned`` is the outcome with the index's own."""
+    outcomes = {index.analyzer: tuned}
+    for analyzer in analyzers:
+        built = built_with(index, analyzer)
+        outcomes[analyzer] = tune_bm25(built, queries, qrels, folds=folds, seed=seed, **how)
+    settings = [(analyzer, bm25) for analyzer, outcome in outcomes.items() for bm25 in outcome.settings]
+    values = np.concatenate([outcome.values for outcome in outcomes.values()])
+    return Tuned.choose(tuned.measure, settings, tuned.qids, values, folds=folds, seed=seed)
+
+
+def choose_analyzer(
+    index: Index,
+    analyzers: Sequence[Analyzer],
+    queries: Sequence[Query],
+    qrels: Qrels,
+    bm25: BM25,
+    *,
+    measure: str,
+    k: int,
+    folds: int,
+    seed: int,
+    threads: int,
+) -> tuple[Analyzer, Run]:
+    """The best of the index's analyser and others, and a run in which each query has the one chosen without it."""
+    indexes = {index.analyzer: index} | {analyzer: built_with(index, analyzer) for analyzer in analyzers}
+    runs = {analyzer: built.search(queries, bm25, k=k, threads=threads) for analyzer, built in indexes.items()}
+    values = np.stack([evaluate(qrels, run, [measure]).values[0] for run in runs.values()])
+    tuned = Tuned.choose(measure, list(runs), list(qrels), values, folds=folds, seed=seed)
+    found = {query.qid: runs[tuned.setting_for(query.qid)].get(query.qid) for query in queries}
+    return tuned.best, Run({qid: ranking for qid, ranking in found.items() if ranking is not None}, name="BM25")
+
+
+def analyzer_table(tuned: Tuned[tuple[Analyzer, BM25]]) -> str:
+    """The best figure with each analyser, and what to build the index with, as text."""
+    best: dict[str, float] = {}
+    for (analyzer, _), mean in zip(tuned.settings, tuned.means, strict=True):
+        best[build_options(analyzer)] = max(mean, best.get(build_options(analyzer), 0.0))
+    width = max(map(len, best))
+    analyzer, bm25 = tuned.best
+    return "\n".join(
+        [
+            f"{tuned.measure} by how the index is built, with the best k1 and b of each",
+            "",
+            *(f"{name:<{width}} {mean:9.4f}{'*' * (name == build_options(analyzer))}" for name, mean in best.items()),
+            "",
+            f"best on all {len(tuned.qids):,} queries: {build_options(analyzer)}, then search {_options(bm25)}",
+            f"cross-validated: {tuned.cross_validated:.4f}",
+        ]
+    )
+
+
+def build_options(analyzer: Analyzer) -> str:
+    """The options of ``rankwell index`` that are tuned."""
+    return f"--weight title={analyzer.title_weight:g}{' --identifiers' * analyzer.identifiers}"
+
+
 def grid_table(tuned: Tuned[BM25]) -> str:
     """The figures as text, k1 down and b across, with those of the best and the default values."""
     table = tuned.table("k1 (down) and b (across)", lambda bm25: bm25.k1, lambda bm25: bm25.b, _options)
@@ -80,3 +180,9 @@ def _options(bm25: BM25) -> str:
 def as_point(bm25: BM25) -> dict[str, Any]:
     """k1 and b for a JSON file."""
     return {"k1": bm25.k1, "b": bm25.b}
+
+
+def as_build(setting: tuple[Analyzer, BM25]) -> dict[str, Any]:
+    """What an index is built and searched with, for a JSON file."""
+    analyzer, bm25 = setting
+    return {"title_weight": analyzer.title_weight, "identifiers": analyzer.identifiers, **as_point(bm25)}

@@ -89,6 +89,7 @@ class Search(Body):
     filter: str | dict[str, Any] | None = Field(
         None, description="Only documents whose metadata match, as in year >= 2015 and lang = 'de', or as a dict."
     )
+    syntax: bool = Field(False, description='Whether the query may have "a phrase", +word, -word and prefix*.')
     fields: list[str] | None = Field(None, description="Metadata to return. Default: all.")
     stages: Literal["bm25", "hybrid", "rerank", "both"] | None = Field(
         None, description="Rankings to return. Default: both, or the first stage's if no model is served."

@@ -229,6 +229,7 @@ class Service:
         self._check_text("filter", str(body.filter or ""), self.limits.text_characters)
         try:
             filter = state.system.index.documents.resolve_filter(body.filter)
+            query = state.system.index.check_syntax(body.query) if body.syntax else body.query
         except RankwellError as error:
             raise _invalid(str(error)) from None
         known = state.system.index.documents.fields
@@ -252,7 +253,7 @@ class Service:
         entry = self._admit(guess, deadline) if guess else None
         try:
             first = state.first if reranks else stages
-            job = state, first, body.query, max(depth, body.offset + body.k), filter
+            job = state, first, body.query, max(depth, body.offset + body.k), filter, body.syntax
             with part("search"):
                 candidates, first_ms = await self._admitted(self._searches.submit(job))
             nothing = dict.fromkeys(state.first_stages)
@@ -260,7 +261,7 @@ class Service:
             reranked = None
             if entry is not None and model is not None:
                 top = candidates.head(depth)
-                reranked = await self._rerank_candidates(state, model, body.query, top, label, entry, about, ms)
+                reranked = await self._rerank_candidates(state, model, query, top, label, entry, about, ms)
             shown_first = None if stages == "rerank" else first
             answer = {**nothing, **search_answer(body, candidates, reranked, first=shown_first)}
             shown = dict.fromkeys(row["docid"] for name in (first, "rerank") for row in answer[name] or ())

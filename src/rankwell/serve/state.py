@@ -163,12 +163,14 @@ class State:
         """The name of the default search."""
         return next(iter(self.first_stages))
 
-    def search(self, name: str, queries: Sequence[str], k: int, filter: Filter | None = None) -> list[Ranking]:
+    def search(
+        self, name: str, queries: Sequence[str], k: int, filter: Filter | None = None, syntax: bool = False
+    ) -> list[Ranking]:
         """The best ``k`` documents for each query; vectors are read once for all of them."""
         first = self.first_stages[name]
         named = [Query(str(number), query) for number, query in enumerate(queries)]
         with self.dense_lock if first.share else nullcontext():
-            run = first.search(named, k, filter=filter)
+            run = first.search(named, k, filter=filter, syntax=syntax)
         return [run.get(query.qid, NOTHING) for query in named]
 
     def fuse(self, query: str, candidates: Ranking, scores: Scores) -> Scores:
@@ -265,19 +267,20 @@ class State:
         )
 
 
-SearchJob = tuple[State, str, str, int, Filter | None]
-"""A request: what is searched, the name of its first stage, the query, the number of documents, and their filter."""
+SearchJob = tuple[State, str, str, int, Filter | None, bool]
+"""A request: what is searched, the name of its first stage, the query, the number of documents, their filter, and
+whether the query is of the syntax."""
 
 
 def search_together(jobs: Sequence[SearchJob]) -> list[tuple[Ranking, float]]:
     """The documents of each job and the milliseconds they took; jobs that differ in the query only go together."""
-    alike: dict[tuple[State, str, int, Filter | None], list[int]] = {}
-    for number, (state, first, _, k, filter) in enumerate(jobs):
-        alike.setdefault((state, first, k, filter), []).append(number)
+    alike: dict[tuple[State, str, int, Filter | None, bool], list[int]] = {}
+    for number, (state, first, _, k, filter, syntax) in enumerate(jobs):
+        alike.setdefault((state, first, k, filter, syntax), []).append(number)
     results: dict[int, tuple[Ranking, float]] = {}
-    for (state, first, k, filter), numbers in alike.items():
+    for (state, first, k, filter, syntax), numbers in alike.items():
         begin = time.perf_counter()
-        rankings = state.search(first, [jobs[number][2] for number in numbers], k, filter)
+        rankings = state.search(first, [jobs[number][2] for number in numbers], k, filter, syntax)
         ms = 1000 * (time.perf_counter() - begin)
         results |= {number: (ranking, ms) for number, ranking in zip(numbers, rankings, strict=True)}
     return [results[number] for number in range(len(jobs))]

@@ -13,6 +13,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
+from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Query, Run
@@ -32,7 +33,7 @@ from rankwell.rank.system import System, before_rest
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.tune import tune_bm25
+from rankwell.retrieve.tune import built_with, choose_analyzer, other_analyzers, tune_bm25
 from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.parts import (
     CHOOSE,
@@ -64,6 +65,8 @@ DEFAULT_SHARE = 0.7
 """The bi-encoder's share that is not tuned."""
 GRID_K1, GRID_B = (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0, 4.0), (0.1, 0.3, 0.5, 0.7, 0.9)
 """Values of k1 and b to choose from."""
+TITLE_WEIGHTS, WORDS = (3.0,), "words"
+"""Weights of titles to try, and the step that does."""
 DEPTHS = (10, 20, 50, 100)
 """Depths of re-ranking to choose from."""
 READING_TIME = 0.5
@@ -330,6 +333,16 @@ def bm25(task: FitTask) -> Rung:
     return searched(task, System(FirstStage(task.index, computing=Computing(task.device))))
 
 
+def _words(analyzers: Sequence[Analyzer], task: FitTask, below: Rung) -> Rung:
+    """Build the index with the analyser that cross-validation chooses."""
+    part, lower = task.parts.judged, below.system.first_stage
+    how: dict[str, Any] = {"folds": min(5, len(part)), "seed": task.seed, "threads": task.threads}
+    analyzer, run = choose_analyzer(
+        task.index, analyzers, part.queries, part.qrels, lower.bm25, measure=task.measure, k=K, **how
+    )
+    return Rung(System(replace(lower, index=built_with(task.index, analyzer, task.work / WORDS))), run, {})
+
+
 def _hybrid(encoder: str, task: FitTask, below: Rung) -> Rung:
     """BM25 and a bi-encoder as it is."""
     lower = below.system.first_stage
@@ -573,7 +586,9 @@ def ladder(task: FitTask) -> list[Step]:
     on_list = [Step("joined", "joined with your engine", _join, tunes=True, kind="join"), *reading]
     if task.engine is None:
         del on_list[0]
+    others = other_analyzers(task.index, TITLE_WEIGHTS)
     return [
+        *([Step(WORDS, "titles, names in code", partial(_words, others), tunes=True)] if others else []),
         *searching,
         Step("tuned", "tuned settings", _tune, tunes=True),
         Step("adapter", "an adapter on its vectors", partial(_learned, "adapter"), _adapter_seconds, trains=True),
