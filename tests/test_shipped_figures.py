@@ -64,7 +64,7 @@ def test_the_figures_of_a_recipe_are_those_of_the_files(recipe: str) -> None:
 
 
 def test_the_accuracies_for_query_types_are_those_of_the_file() -> None:
-    page = (ROOT / "docs" / "query-types.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     stored = json.loads((PAPERS / "query-types.json").read_text(encoding="utf-8"))
     accuracies = []
     for split in ("train", "test"):

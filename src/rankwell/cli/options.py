@@ -160,9 +160,15 @@ EncoderOption = Annotated[
         help="Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub. Default: rankwell-mini.",
     ),
 ]
+SHARE = 0.7
+"""The share of ``--hybrid`` without a number."""
 Hybrid = Annotated[
     float | None,
-    typer.Option("--hybrid", metavar="SHARE", help="Add dense search with this share of the score; 1 uses it alone."),
+    typer.Option(
+        "--hybrid",
+        metavar="[SHARE]",
+        help=f"Add dense search with this share of the score, {SHARE} unless given; 1 uses it alone.",
+    ),
 ]
 VectorsOption = Annotated[
     Literal["auto", "exact", "compressed"],

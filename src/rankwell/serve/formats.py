@@ -309,6 +309,24 @@ class EmbeddingsRequest(BaseModel):
         return [self.input] if isinstance(self.input, str) else self.input
 
 
+class TeiEmbed(EmbeddingsRequest):
+    """A request for vectors in the format of Text Embeddings Inference."""
+
+    input: str | list[str] = Field(alias="inputs", min_length=1, description="The text or texts.")
+
+
+def search_fields(parameters: dict[str, str]) -> dict[str, Any]:
+    """The fields of a search from those of an address, where the query is ``q`` and all are texts."""
+    texts = {"query" if name == "q" else name: text for name, text in parameters.items()}
+    numbers = {name: int(texts[name]) for name in ("k", "from", "depth", "timeout_ms") if _is_number(texts.get(name))}
+    flags = {name: texts[name] == "true" for name in ("highlight", "syntax") if texts.get(name) in ("true", "false")}
+    return texts | numbers | flags
+
+
+def _is_number(text: str | None) -> bool:
+    return text is not None and text.isascii() and text.isdigit() and len(text) < 12
+
+
 def embeddings_answer(body: EmbeddingsRequest, model: str, vectors: Vectors) -> Answer:
     """Vectors in OpenAI's format."""
     rows = np.ascontiguousarray(vectors, "<f4")
