@@ -164,7 +164,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
         say(line_of(rung, task))
         if step.model and rung.count and can_be_trained(step.model):
             task.encoders[step.model], _ = interval_of(task.parts.judged.head(rung.count), rung.run, task.measure)
-        if step.tunes and step.kind == "search" and not rung.kept:
+        if step.name == "tuned" and not rung.kept:
             tuned = rung
         beats_tuned = not step.trains or tuned is None or _judged(task, rung, tuned).kept
         if step.kind == "search" and beats_tuned and _judged(task, rung, own).kept:
