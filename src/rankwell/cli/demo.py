@@ -42,8 +42,8 @@ def demo(
     from rankwell.evaluation.compare import compare
     from rankwell.evaluation.tables import as_text, comparison_table
     from rankwell.models.checkpoints.names import DEFAULT, default_lacks
-    from rankwell.rank.fusion import Shares
-    from rankwell.rank.system import System, before_rest
+    from rankwell.rank.fusion import Shares, before_rest
+    from rankwell.rank.system import System
     from rankwell.retrieve.index import Index
 
     if out != OUT:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankwell.cli.options import (
+    EncoderOption,
     IdField,
     RayOption,
     TextField,
@@ -77,6 +78,11 @@ def index(
         str | None,
         typer.Option("--tokens", metavar="MODEL", help="Also tokenise the texts for this model, to re-rank faster."),
     ] = None,
+    encoder: EncoderOption = None,
+    words: Annotated[
+        bool,
+        typer.Option("--words", help="Also store the vectors of words, by which `rankwell search --words` re-ranks."),
+    ] = False,
     language: Annotated[
         str | None,
         typer.Option(
@@ -107,7 +113,8 @@ def index(
     """Build a BM25 index.
 
     If a build is interrupted, the old index stays usable. Columns that are neither id, text nor title are stored too:
-    answers show them, and `rankwell search --filter` filters by them.
+    answers show them, and `rankwell search --filter` filters by them. With --encoder or --words, vectors are computed
+    now rather than by the first search that needs them.
 
     Examples:
 
@@ -127,6 +134,8 @@ def index(
 
         rankwell index collection.tsv --out my-index --tokens model
 
+        rankwell index collection.tsv --out my-index --encoder rankwell-mini --words
+
         rankwell index collection.tsv --out weighted --weights weights.jsonl.gz
 
         rankwell index collection.tsv --out expanded --expansions expansions.jsonl.gz
@@ -142,9 +151,10 @@ def index(
     from rankwell.scale.index import IndexJob, build_index
 
     begin = time.monotonic()
-    needs(context, {"tokens": "store", "segment_documents": "ray"})
+    needs(context, {**dict.fromkeys(("tokens", "encoder", "words"), "store"), "segment_documents": "ray"})
     cluster = cluster_of(context, "append", "expansions", "overwrite", "update", "weights")
     tokenise = None if tokens is None else _tokeniser(tokens)
+    encode = _vector_maker(encoder, words) if encoder or words else None
     own = None if stop_words is None else frozenset(line.strip() for _, line in read_lines(stop_words) if line.strip())
     analyzer = Analyzer.of(
         language or "en", stop_words=own, identifiers=identifiers, title_weight=_title_weight(weight or "title=1")
@@ -161,6 +171,8 @@ def index(
         made = _build(documents, out, weights, expansions, **how)
     if tokenise is not None:
         tokenise(made)
+    if encode is not None:
+        encode(made)
     texts = made.documents.texts(made.documents.live_numbers()[:50]) if store else []
     if not made.analyzer.identifiers and have_identifiers(texts):
         warnings.warn("the texts have names as in code; --identifiers splits them", Notice, stacklevel=1)
@@ -211,3 +223,13 @@ def _tokeniser(model: str) -> Callable[[Index], None]:
     folder = find_model(model)
     tokenizer, config = Tokenizer.open(folder), read_ranker_config(folder)
     return lambda index: make_tokens(index, tokenizer, stems=config is not None and config.template.markers)
+
+
+def _vector_maker(encoder: str | None, words: bool) -> Callable[[Index], object]:
+    """A function that computes the vectors of an index. A model that does not exist raises at once."""
+    from rankwell.models.checkpoints.names import DEFAULT, find_model
+    from rankwell.rank.first_stage import FirstStage
+
+    name = encoder or DEFAULT
+    find_model(name)
+    return lambda index: FirstStage(index, encoder=name, words=float(words)).prepare()

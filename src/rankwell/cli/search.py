@@ -79,6 +79,12 @@ def search(
         bool, typer.Option("--syntax", help='Allow "a phrase", +word, -word and prefix* in queries.')
     ] = False,
     hybrid: Hybrid = None,
+    words: Annotated[
+        float | None,
+        typer.Option(
+            "--words", metavar="WEIGHT", help="Re-rank the best 100 by word vectors, with this weight in their scores."
+        ),
+    ] = None,
     encoder: EncoderOption = None,
     device: Device = None,
     precision: PrecisionOption = "auto",
@@ -123,9 +129,13 @@ def search(
 
         rankwell search my-index queries.tsv --hybrid 0.7 --k 100 --out hybrid.run
 
+        rankwell search my-index "how do bees keep warm" --hybrid 0.7 --words 0.5
+
     With --hybrid, BM25 and the bi-encoder each find 1,000 documents, which are ranked by the weighted sum of their
     standardised scores. Document vectors are computed on first use and cached beside the index; rankwell tune --hybrid
-    finds the share. With --ray, each worker holds some of the index's segments and their vectors; the run is the same.
+    finds the share. --words re-ranks the best 100 by how similar the most similar word of the document is to each word
+    of the query; `rankwell index --words` stores the vectors of words, or else the first such search does. With --ray,
+    each worker holds some of the index's segments and their vectors; the run is the same.
     """
     from rankwell.core.errors import RankwellError
     from rankwell.core.shards import remove_shards
@@ -143,10 +153,11 @@ def search(
     if not index.exists() and (is_system(queries) or is_index(queries)):
         raise RankwellError(f"{queries} comes first: rankwell search {queries} {quote(str(index))}")
     if is_system(index):
-        of_an_index = ("k1", "b", "k2", "hybrid", "encoder", "vectors", "trust_remote_code")
+        of_an_index = ("k1", "b", "k2", "hybrid", "words", "encoder", "vectors", "trust_remote_code")
         excludes(context, "a system", *of_an_index, "ray", "workers")
     else:
-        needs(context, dict.fromkeys(("encoder", "device", "precision", "vectors", "trust_remote_code"), "hybrid"))
+        of_encoder = dict.fromkeys(("encoder", "device", "precision", "trust_remote_code"), ("hybrid", "words"))
+        needs(context, {**of_encoder, "vectors": "hybrid"})
     request = SearchRequest(
         index=index,
         queries=queries,
@@ -154,6 +165,7 @@ def search(
         bm25=BM25(k1, b, options.get("k2")),
         threads=options.get("threads", 0),
         hybrid=hybrid,
+        words=words,
         encoder=encoder or DEFAULT,
         computing=Computing(device, precision, trust_remote_code=trust_remote_code),
         vectors=vectors,

@@ -118,7 +118,7 @@ class Analyzer(BaseModel):
     """What finds the words of a language without spaces: ``icu``, or a function of a plugin."""
     identifiers: bool = False
     """Whether names in code are split: ``add_done``, ``os.path`` and ``readLine`` are two words each."""
-    title_weight: float = Field(1.0, gt=0, le=1000)
+    title_weight: float = Field(default=1.0, gt=0, le=1000)
     """How many times an index counts each term of a title."""
 
     @classmethod

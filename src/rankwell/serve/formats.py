@@ -100,6 +100,9 @@ class Search(Body):
         le=LARGEST,
         description="Number of first-stage candidates to re-rank. Default: 100, or the depth of the system.",
     )
+    words: bool = Field(
+        False, description="Return the word of each document that is most similar to each word of the query."
+    )
     highlight: bool = Field(
         True, description="Return the positions of matching words and of split words, in up to 20 documents."
     )

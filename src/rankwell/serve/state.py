@@ -156,7 +156,7 @@ class State:
         if self.system is None:
             return {}
         first = self.system.first_stage
-        return {"hybrid": first, "bm25": replace(first, share=0.0)} if first.share else {"bm25": first}
+        return {"hybrid": first, "bm25": replace(first, share=0.0, words=0.0)} if first.encodes else {"bm25": first}
 
     @property
     def first(self) -> str:
@@ -169,7 +169,7 @@ class State:
         """The best ``k`` documents for each query; vectors are read once for all of them."""
         first = self.first_stages[name]
         named = [Query(str(number), query) for number, query in enumerate(queries)]
-        with self.dense_lock if first.share else nullcontext():
+        with self.dense_lock if first.encodes else nullcontext():
             run = first.search(named, k, filter=filter, syntax=syntax)
         return [run.get(query.qid, NOTHING) for query in named]
 
@@ -388,9 +388,9 @@ class Holder:
             if first.encoder is not None:
                 # Another encoder computes what is missing, so that searches do not wait.
                 with self._writer_lock:
-                    self._writing(first, index).dense.prepare(index.documents.stores)
+                    self._writing(first, index).prepare_stores(index.documents.stores)
                 with state.dense_lock:
-                    first.dense.prepare(index.documents.stores)
+                    first.prepare_stores(index.documents.stores)
             fresh = replace(state, system=state.system.with_index(index), generation=state.generation + 1)
             vars(fresh)["examples"] = state.examples
             fresh.search(fresh.first, [WARM_UP], 1)
@@ -426,7 +426,7 @@ class Holder:
                     deleted.add(item)
             counts.append(count)
         if documents:
-            prepare = None if writer.encoder is None else lambda store: writer.dense.prepare([store])
+            prepare = None if writer.encoder is None else lambda store: writer.prepare_stores([store])
             writer.index.update(documents.values(), prepare=prepare)
         writer.index.delete(deleted)
         return counts

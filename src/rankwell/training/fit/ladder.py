@@ -34,10 +34,10 @@ from rankwell.rank.system import System
 from rankwell.retrieve.tune import built_with
 from rankwell.training.fit.parts import SET_ASIDE, Part, Parts
 from rankwell.training.fit.rungs import (
+    ANALYSER,
     BASE,
     DEFAULT_SHARE,
     ENGINE,
-    WORDS,
     FitTask,
     Rung,
     Step,
@@ -156,7 +156,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
         if _is_repetition(step, stands_on, tried):
             continue
         rung = _try_rung(task, clock, step, stands_on, best, say)
-        if step.name == WORDS and isinstance(rung, Rung) and _judged(task, rung, own).kept:
+        if step.name == ANALYSER and isinstance(rung, Rung) and _judged(task, rung, own).kept:
             rung = _adopt(task, rung)
         if isinstance(rung, Rung) and rung.kept and step.trains and tuned is not None:
             # Training tunes settings, too: it has to gain more than they do alone.
@@ -168,7 +168,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
         say(line_of(rung, task))
         if step.model and rung.count and can_be_trained(step.model):
             task.encoders[step.model], _ = interval_of(task.parts.judged.head(rung.count), rung.run, task.measure)
-        if step.tunes and step.kind == "search" and step.name != WORDS and not rung.kept:
+        if step.name == "tuned" and not rung.kept:
             tuned = rung
         beats_tuned = not step.trains or tuned is None or _judged(task, rung, tuned).kept
         if step.kind == "search" and beats_tuned and _judged(task, rung, own).kept:
