@@ -293,6 +293,8 @@ class Index:
             current = self.refreshed()
             if len(current.segments) > 1 or current.segments[0].live < len(current.segments[0]):
                 _merge(current, lambda segments: segments)
+            for unused in current.leftovers():
+                shutil.rmtree(unused, ignore_errors=True)
         self._become(current.refreshed())
 
     def _become(self, other: Index) -> None:
