@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import Stemmer
@@ -49,6 +49,7 @@ FUNCTION_WORDS = LUCENE_STOP_WORDS | frozenset(
 )
 """Lucene's stop words and the other words of English that carry grammar rather than content, question words too."""
 
+TitleWeight = Annotated[float, Field(gt=0, le=1000)]
 NAMED_TEXTS = 0.1
 """Texts have names in code if more than this share of them does."""
 _NAME_IN_CODE = re.compile(r"[^\W\d]_[^\W\d]|[a-z][A-Z]|\w\.\w+\(")
@@ -118,7 +119,7 @@ class Analyzer(BaseModel):
     """What finds the words of a language without spaces: ``icu``, or a function of a plugin."""
     identifiers: bool = False
     """Whether names in code are split: ``add_done``, ``os.path`` and ``readLine`` are two words each."""
-    title_weight: float = Field(1.0, gt=0, le=1000)
+    title_weight: TitleWeight = 1.0
     """How many times an index counts each term of a title."""
 
     @classmethod

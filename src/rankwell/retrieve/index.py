@@ -430,7 +430,7 @@ class Index:
             raise RankwellError(
                 f'expected a question, as in index.rank("how do bees keep warm"), found {excerpt(repr(text))}'
             )
-        return self.search([Query("q", text)], bm25, k=k).get("q", Ranking.of([], []))
+        return self.search(text, bm25, k=k)
 
     def docids(self, numbers: NDArray[np.integer]) -> list[str]:
         """The ids of documents given by number."""

@@ -336,11 +336,10 @@ def bm25(task: FitTask) -> Rung:
 def _words(analyzers: Sequence[Analyzer], task: FitTask, below: Rung) -> Rung:
     """Build the index with the analyser that cross-validation chooses."""
     part, lower = task.parts.judged, below.system.first_stage
-    how: dict[str, Any] = {"folds": min(5, len(part)), "seed": task.seed, "threads": task.threads}
-    analyzer, run = choose_analyzer(
-        task.index, analyzers, part.queries, part.qrels, lower.bm25, measure=task.measure, k=K, **how
-    )
-    return Rung(System(replace(lower, index=built_with(task.index, analyzer, task.work / WORDS))), run, {})
+    how: dict[str, Any] = {"measure": task.measure, "k": K, "folds": min(5, len(part)), "seed": task.seed}
+    how["threads"] = task.threads
+    tuned, run = choose_analyzer(task.index, analyzers, part.queries, part.qrels, lower.bm25, **how)
+    return Rung(System(replace(lower, index=built_with(task.index, tuned.best, task.work / WORDS))), run, {})
 
 
 def _hybrid(encoder: str, task: FitTask, below: Rung) -> Rung:
