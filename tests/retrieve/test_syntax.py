@@ -44,6 +44,8 @@ def found(query: str, index: Index | None = None, **options: object) -> set[str]
         ("bees -hone*", "c"),
         ("keeping*", "ab"),
         ("-bees", ""),
+        ("bees zebr*", "abc"),
+        ("+zebr* bees", ""),
         ("bees +the", "abc"),
         ("bees -the", "abc"),
         ("bees +nowhere", ""),
@@ -68,6 +70,12 @@ def test_restrictions_do_not_change_scores() -> None:
     plain = dict(index.search("honey bees warm"))
     assert dict(index.search('"honey bees" warm -nothing', syntax=True)) == {"a": plain["a"]}
     assert dict(index.search("bee", syntax=True)) == dict(index.search("bee* -beeswax", syntax=True))
+
+
+def test_prefixes_are_folded_as_words_are() -> None:
+    index = Index.build({"a": "Les élèves", "b": "un éléphant"}, analyzer=Analyzer.of("fr"))
+    assert found("ÉLÈ*", index) == found("ele*", index) == {"a", "b"}
+    assert found("éléph*", index) == {"b"}
 
 
 def test_pairs_of_characters_are_phrases_too() -> None:

@@ -70,7 +70,7 @@ def scored_prefixes(segments: Sequence[Segment], analyzer: Analyzer, clauses: Se
     scored: list[str] = []
     for clause in clauses:
         if clause.kind == "prefix" and clause.sign != "-":
-            terms = sorted(set(_begun(segments, clause.text)) - set(analyzer.terms(clause.text)))
+            terms = sorted(set(_begun(segments, analyzer, clause.text)) - set(analyzer.terms(clause.text)))
             counts = sum(segment.document_frequencies(segment.find_terms(terms)) for segment in segments)
             scored += [terms[place] for place in np.argsort(-np.asarray(counts), kind="stable")[:MOST_SCORED]]
     return scored
@@ -82,7 +82,7 @@ def allowed_masks(segments: Sequence[Segment], analyzer: Analyzer, clauses: Sequ
     for clause in clauses:
         groups = [[term] for term in analyzer.terms(clause.text)]
         if clause.kind == "prefix":
-            groups = [[*(term for group in groups for term in group), *_begun(segments, clause.text)]]
+            groups = [[*(term for group in groups for term in group), *_begun(segments, analyzer, clause.text)]]
         if not clause.masks or not groups:  # stop words restrict nothing
             continue
         for segment, mask in zip(segments, masks, strict=True):
@@ -100,10 +100,11 @@ def allowed_masks(segments: Sequence[Segment], analyzer: Analyzer, clauses: Sequ
     return masks
 
 
-def _begun(segments: Sequence[Segment], prefix: str) -> Iterator[str]:
+def _begun(segments: Sequence[Segment], analyzer: Analyzer, prefix: str) -> Iterator[str]:
     """The terms that begin with a prefix, of each segment."""
+    prefix = prefix.lower() if analyzer.fold is None else analyzer.fold(prefix.lower())
     for segment in segments:
-        yield from segment.terms.strings(segment.terms.with_prefix(prefix.lower()))
+        yield from segment.terms.strings(segment.terms.with_prefix(prefix))
 
 
 def contain_phrase(vocabulary: Vocabulary, texts: Sequence[str], phrase: str) -> Mask:
