@@ -109,6 +109,12 @@ def test_a_quote_that_is_not_closed_is_an_error_with_its_place() -> None:
         parse_syntax('bees "keep warm')
 
 
+def test_the_number_of_restrictions_is_limited() -> None:
+    assert found("bees " + " ".join(["-wasps"] * 100)) == {"a", "b", "c"}
+    with pytest.raises(RankwellError, match="query: 33 phrases, required and excluded words; the limit is 32"):
+        parse_syntax(" ".join(f"-{n}" for n in range(33)))
+
+
 def test_models_read_the_words_that_are_not_excluded() -> None:
     assert plain_text('bees +"keep warm" -wasp* hiv*') == "bees keep warm hiv"
     assert parse_syntax("-x") == [Clause("-", "x")]

@@ -21,8 +21,8 @@ from rankwell.retrieve.builder import Vocabulary
 from rankwell.retrieve.segment import Segment
 
 TEXTS_AT_A_TIME = 2048
-MOST_SCORED = 64
-"""Of the words that begin with a prefix, the most frequent are scored."""
+MOST_MASKS, MOST_SCORED = 32, 64
+"""How many clauses may restrict the documents, and how many of the words that begin with a prefix are scored."""
 _CLAUSE = re.compile(r'([+-]?)(?:"([^"]*)("?)|([^\s"]+))')
 Mask = NDArray[np.bool_]
 
@@ -42,7 +42,7 @@ class Clause:
 
 
 def parse_syntax(text: str) -> list[Clause]:
-    """The clauses of a query. Raises if a quote is not closed.
+    """The clauses of a query. Raises if a quote is not closed, or if too many restrict the documents.
 
     >>> parse_syntax('bees "keep warm" -wasp* +hive')[1:3]
     [Clause(sign='', text='keep warm', kind='phrase'), Clause(sign='-', text='wasp', kind='prefix')]
@@ -57,6 +57,8 @@ def parse_syntax(text: str) -> list[Clause]:
         else:
             prefix = len(word) > 1 and word.endswith("*")
             clauses.append(Clause(sign, word.rstrip("*") if prefix else word, "prefix" if prefix else "word"))
+    if (count := len({clause for clause in clauses if clause.masks})) > MOST_MASKS:
+        raise RankwellError(f"query: {count} phrases, required and excluded words; the limit is {MOST_MASKS}")
     return clauses
 
 
@@ -79,7 +81,7 @@ def scored_prefixes(segments: Sequence[Segment], analyzer: Analyzer, clauses: Se
 def allowed_masks(segments: Sequence[Segment], analyzer: Analyzer, clauses: Sequence[Clause]) -> list[Mask]:
     """The documents of each segment that a query allows."""
     masks, vocabulary = [np.ones(len(segment), bool) for segment in segments], Vocabulary(analyzer)
-    for clause in clauses:
+    for clause in dict.fromkeys(clauses):
         groups = [[term] for term in analyzer.terms(clause.text)]
         if clause.kind == "prefix":
             groups = [[*(term for group in groups for term in group), *_begun(segments, analyzer, clause.text)]]
