@@ -164,14 +164,7 @@ Hybrid = Annotated[
     float | None,
     typer.Option("--hybrid", metavar="SHARE", help="Add dense search with this share of the score; 1 uses it alone."),
 ]
-VectorsOption = Annotated[
-    Literal["auto", "exact", "compressed"],
-    typer.Option(
-        "--vectors",
-        help="How dense search compares vectors: all of them (exact), or codes of one bit per number and then the best "
-        "(compressed). auto is exact below 200,000 documents and on a GPU.",
-    ),
-]
+VectorChoice = Literal["auto", "exact", "compressed"]
 
 
 # Rarely used options: ``--set NAME=VALUE``
