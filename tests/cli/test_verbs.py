@@ -150,19 +150,21 @@ def test_index_and_tune_weigh_titles_and_split_names(rankwell: Rankwell) -> None
     assert rankwell("index", "c.jsonl", "--out", "index", "--weight", "title=2").code == 0
     assert Index.open("index").analyzer.title_weight == 2
     tuned = rankwell("tune", "index", "q.tsv", "qrels.txt", "--folds", "2", "--weight", "1,5", "--out", "t.json")
-    assert "best on all 4 queries: --weight title=5 --identifiers, then search" in tuned.out
+    assert "best on all 4 queries: --weight title=5 --identifiers, " in tuned.out
     index = json.loads(Path("t.json").read_text())["index"]
-    assert index["best"] | {"k1": 0, "b": 0} == {"title_weight": 5, "identifiers": True, "k1": 0, "b": 0}
+    assert index["best"] == {"title_weight": 5, "identifiers": True}
     assert {point["title_weight"] for point in index["grid"]} == {1, 2, 5}
     plain = rankwell("tune", "index", "q.tsv", "qrels.txt", "--folds", "2", "--weight", "2")
     assert "--weight title=2 --identifiers" in plain.out
     assert "title=5" not in plain.out
-    for wrong in ("title", "title=0", "title=x", "text=2", "title=nan"):
+    for wrong, problem in (
+        ("title", "expected NAME=VALUE with one of the names title"),
+        ("text=2", "expected NAME=VALUE with one of the names title"),
+        ("title=0", "input should be greater than 0"),
+        ("title=x", "input should be a valid number, unable to parse string as a number"),
+    ):
         refused = rankwell("index", "c.jsonl", "--out", "other", "--weight", wrong)
-        assert (refused.code, refused.err) == (
-            2,
-            f"rankwell: --weight {wrong}: expected title=NUMBER, as in title=3\n",
-        )
+        assert (refused.code, refused.err) == (2, f"rankwell: --weight {wrong}: {problem}\n")
 
 
 def test_the_demo_goes_all_the_way(rankwell: Rankwell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,8 @@ def found(query: str, index: Index | None = None, **options: object) -> set[str]
         ("bees -hone*", "c"),
         ("keeping*", "ab"),
         ("-bees", ""),
+        ("bees zebr*", "abc"),
+        ("+zebr* bees", ""),
         ("bees +the", "abc"),
         ("bees -the", "abc"),
         ("bees +nowhere", ""),
@@ -68,6 +70,12 @@ def test_restrictions_do_not_change_scores() -> None:
     plain = dict(index.search("honey bees warm"))
     assert dict(index.search('"honey bees" warm -nothing', syntax=True)) == {"a": plain["a"]}
     assert dict(index.search("bee", syntax=True)) == dict(index.search("bee* -beeswax", syntax=True))
+
+
+def test_prefixes_are_folded_as_words_are() -> None:
+    index = Index.build({"a": "Les élèves", "b": "un éléphant"}, analyzer=Analyzer.of("fr"))
+    assert found("ÉLÈ*", index) == found("ele*", index) == {"a", "b"}
+    assert found("éléph*", index) == {"b"}
 
 
 def test_pairs_of_characters_are_phrases_too() -> None:
@@ -99,6 +107,12 @@ def test_a_phrase_needs_texts(tmp_path: Path) -> None:
 def test_a_quote_that_is_not_closed_is_an_error_with_its_place() -> None:
     with pytest.raises(RankwellError, match="query, character 6: a quotation mark that is not closed"):
         parse_syntax('bees "keep warm')
+
+
+def test_the_number_of_restrictions_is_limited() -> None:
+    assert found("bees " + " ".join(["-wasps"] * 100)) == {"a", "b", "c"}
+    with pytest.raises(RankwellError, match="query: 33 phrases, required and excluded words; the limit is 32"):
+        parse_syntax(" ".join(f"-{n}" for n in range(33)))
 
 
 def test_models_read_the_words_that_are_not_excluded() -> None:

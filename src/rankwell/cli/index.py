@@ -20,6 +20,7 @@ from rankwell.cli.options import (
     cluster_of,
     needs,
     output_folder,
+    read_settings,
 )
 from rankwell.core.errors import Notice
 
@@ -144,7 +145,7 @@ def index(
     """
 
     from rankwell.core.files import folder_size, read_lines
-    from rankwell.corpus.analyser import Analyzer, have_identifiers
+    from rankwell.corpus.analyser import Analyzer, TitleWeight, have_identifiers
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.languages import LANGUAGES
     from rankwell.corpus.sources import resolve_documents
@@ -156,9 +157,9 @@ def index(
     tokenise = None if tokens is None else _tokeniser(tokens)
     encode = _vector_maker(encoder, words) if encoder or words else None
     own = None if stop_words is None else frozenset(line.strip() for _, line in read_lines(stop_words) if line.strip())
-    analyzer = Analyzer.of(
-        language or "en", stop_words=own, identifiers=identifiers, title_weight=_title_weight(weight or "title=1")
-    )
+    title_weight = read_settings(weight and [weight], {"title": TitleWeight}, "--weight").get("title", 1.0)
+    how = {"stop_words": own, "identifiers": identifiers, "title_weight": title_weight}
+    analyzer = Analyzer.of(language or "en", **how)
     columns = Columns(id_field, text_field, title_field)
     if cluster is not None:
         job = IndexJob(collection, out.absolute(), segment_documents, analyzer, store, columns, passages)
@@ -197,20 +198,6 @@ def _build(
     if vectors is not None and queries is not None:
         vectors, queries = combine_weights(vectors, queries, analyzer=how["analyzer"]), None
     return Index.build(documents, out, weights=vectors, expansions=queries, **how)
-
-
-def _title_weight(option: str) -> float:
-    """The number of ``title=3``."""
-    from rankwell.core.errors import RankwellError
-
-    field, _, number = option.partition("=")
-    try:
-        weight = float(number)
-    except ValueError:
-        weight = 0.0
-    if field != "title" or not 0 < weight <= 1000:
-        raise RankwellError(f"--weight {option}: expected title=NUMBER, as in title=3")
-    return weight
 
 
 def _tokeniser(model: str) -> Callable[[Index], None]:

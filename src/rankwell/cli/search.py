@@ -22,7 +22,7 @@ from rankwell.cli.options import (
     Settings,
     TextField,
     TrustRemoteCode,
-    VectorsOption,
+    VectorChoice,
     WorkersOption,
     check_run,
     cluster_of,
@@ -38,7 +38,14 @@ if TYPE_CHECKING:
     from rankwell.scale.workers import Cluster
 
 RUN_DEPTH = 1000
-SETTINGS: dict[str, Any] = {"k2": float, "threads": int, "ignore_identical_ids": bool, "format": Format, "tag": str}
+SETTINGS: dict[str, Any] = {
+    "k2": float,
+    "threads": int,
+    "ignore_identical_ids": bool,
+    "vectors": VectorChoice,
+    "format": Format,
+    "tag": str,
+}
 
 
 def search(
@@ -88,7 +95,6 @@ def search(
     encoder: EncoderOption = None,
     device: Device = None,
     precision: PrecisionOption = "auto",
-    vectors: VectorsOption = "auto",
     trust_remote_code: TrustRemoteCode = False,
     ray: RayOption = None,
     workers: WorkersOption = 0,
@@ -106,6 +112,9 @@ def search(
     threads: how many to search with. Default: all cores.
 
     ignore_identical_ids: true leaves out documents that have the id of the query, as BEIR does.
+
+    vectors: how dense search compares them: all (exact), or codes of one bit per number and then the best (compressed).
+    Default: auto, which is exact below 200,000 documents and on a GPU.
 
     format: trec (the default) or msmarco; tag: the run's name. Default: BM25, hybrid or dense.
 
@@ -168,7 +177,7 @@ def search(
         words=words,
         encoder=encoder or DEFAULT,
         computing=Computing(device, precision, trust_remote_code=trust_remote_code),
-        vectors=vectors,
+        vectors=options.get("vectors", "auto"),
         columns=Columns(id_field, text_field),
         ignore_identical_ids=options.get("ignore_identical_ids", False),
         filter=filter,

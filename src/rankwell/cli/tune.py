@@ -79,13 +79,13 @@ def tune(
     from rankwell.rank.texts import find_index
     from rankwell.retrieve.index import Index
     from rankwell.retrieve.tune import (
-        analyzer_table,
         as_build,
         as_point,
+        build_options,
+        choose_analyzer,
         grid_table,
         other_analyzers,
         parse_values,
-        tune_analyzer,
         tune_bm25,
     )
 
@@ -98,15 +98,14 @@ def tune(
         read_qrels(qrels),
     )
     how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}
-    grid: dict[str, Any] = {"k1": parse_values(k1), "b": parse_values(b)}
     analyzers = other_analyzers(opened, parse_values(weight))
-    tuning = tune_bm25(opened, records, judgments, **grid, **how)
+    tuning = tune_bm25(opened, records, judgments, k1=parse_values(k1), b=parse_values(b), **how)
     print(grid_table(tuning), file=reports(out))
     record = tuning.as_dict(as_point)
     if analyzers:
-        coarse = {name: values[::2] for name, values in grid.items()}
-        builds = tune_analyzer(opened, tuning, analyzers, records, judgments, **coarse, **how)
-        print("\n" + analyzer_table(builds), file=reports(out))
+        builds, _ = choose_analyzer(opened, analyzers, records, judgments, tuning.best, **how)
+        table = builds.table("what the index is built with, searched so", build_options, name=build_options)
+        print(f"\n{table}", file=reports(out))
         record["index"] = builds.as_dict(as_build)
     if bi_encoder is not None:
         from rankwell.rank.dense import DenseRanker, share_table, shares_tried, tune_hybrid

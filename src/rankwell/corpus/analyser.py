@@ -8,11 +8,11 @@ character spans, which exact-match markers need.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import Stemmer
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rankwell.core.arrays import pack_strings
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.characters import class_table
-from rankwell.corpus.languages import LANGUAGES, SEGMENTERS, elision, fold_accents, guess_language
+from rankwell.corpus.languages import LANGUAGES, SEGMENTERS, elision, guess_language
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.word_kernels import MAX_WORD_BYTES, find_words
 
@@ -49,6 +49,7 @@ FUNCTION_WORDS = LUCENE_STOP_WORDS | frozenset(
 )
 """Lucene's stop words and the other words of English that carry grammar rather than content, question words too."""
 
+TitleWeight = Annotated[float, Field(gt=0, le=1000)]
 NAMED_TEXTS = 0.1
 """Texts have names in code if more than this share of them does."""
 _NAME_IN_CODE = re.compile(r"[^\W\d]_[^\W\d]|[a-z][A-Z]|\w\.\w+\(")
@@ -118,7 +119,7 @@ class Analyzer(BaseModel):
     """What finds the words of a language without spaces: ``icu``, or a function of a plugin."""
     identifiers: bool = False
     """Whether names in code are split: ``add_done``, ``os.path`` and ``readLine`` are two words each."""
-    title_weight: float = Field(default=1.0, gt=0, le=1000)
+    title_weight: TitleWeight = 1.0
     """How many times an index counts each term of a title."""
 
     @classmethod
@@ -190,6 +191,11 @@ class Analyzer(BaseModel):
     def _elision(self) -> re.Pattern[str] | None:
         return elision(self.language)
 
+    @property
+    def fold(self) -> Callable[[str], str] | None:
+        """What becomes of a stem in this language."""
+        return LANGUAGES[self.language].fold if self.language in LANGUAGES else None
+
     @cached_property
     def _stemmer(self) -> Any:
         # No cache of its own: each distinct word is stemmed once anyway. One stemmer must not be used by two threads.
@@ -202,10 +208,8 @@ class Analyzer(BaseModel):
         stemmed: Sequence[str] = self._stemmer.stemWords(list(words)) if self._stemmer else words
         if self.stemmer == "porter":
             stemmed = [_as_porter_ships(word, stem) for word, stem in zip(words, stemmed, strict=True)]
-        if self.language in LANGUAGES and LANGUAGES[self.language].folds:
-            stemmed = [fold_accents(stem) for stem in stemmed]
-        if self.language == "tr":  # I is the capital of ı, but was lower-cased as elsewhere
-            stemmed = [stem.replace("ı", "i") for stem in stemmed]
+        if self.fold is not None:
+            stemmed = list(map(self.fold, stemmed))
         stop_words = self.stop_words
         return [None if word in stop_words else stem for word, stem in zip(words, stemmed, strict=True)]
 

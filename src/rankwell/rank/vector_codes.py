@@ -186,7 +186,7 @@ class VectorCodes:
             file.write(json.dumps(record).encode())
         warnings.warn(
             f"compressed search finds {recall:.1%} of the {RECALL_DEPTH} nearest documents (measured with "
-            f"{RECALL_QUERIES} documents as queries; to compare all: --vectors exact)",
+            f"{RECALL_QUERIES} documents as queries; to compare all: --set vectors=exact)",
             Notice,
             stacklevel=3,
         )

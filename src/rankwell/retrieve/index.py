@@ -171,8 +171,6 @@ class Index:
         """
         if weights is not None and expansions is not None:
             raise RankwellError("weights and expansions cannot be combined; add the expansions to the weights first")
-        if weights is not None and analyzer is not None and analyzer.title_weight != 1:
-            raise RankwellError("term weights replace counts, so titles have no weight beside them")
         temporary_folder = tempfile.TemporaryDirectory(prefix="rankwell-") if folder is None else None
         folder = Path(folder or str(temporary_folder and temporary_folder.name))
         documents = resolve_documents(documents)
@@ -192,6 +190,8 @@ class Index:
                 option = "--update" if update else "--append"
                 raise RankwellError(f"{folder} was built with another analyser; {option} must use the same one")
             analyzer = current.analyzer if current else (analyzer or Analyzer.english())
+            if weights is not None and analyzer.title_weight != 1:
+                raise RankwellError("term weights replace counts, so titles have no weight beside them")
             name = _next_name(folder, "segment")
             replaced: list[Rows] = []
             with atomic_folder(folder / name) as temporary:
@@ -293,6 +293,8 @@ class Index:
             current = self.refreshed()
             if len(current.segments) > 1 or current.segments[0].live < len(current.segments[0]):
                 _merge(current, lambda segments: segments)
+            for unused in current.leftovers():
+                shutil.rmtree(unused, ignore_errors=True)
         self._become(current.refreshed())
 
     def _become(self, other: Index) -> None:
@@ -428,7 +430,7 @@ class Index:
             raise RankwellError(
                 f'expected a question, as in index.rank("how do bees keep warm"), found {excerpt(repr(text))}'
             )
-        return self.search([Query("q", text)], bm25, k=k).get("q", Ranking.of([], []))
+        return self.search(text, bm25, k=k)
 
     def docids(self, numbers: NDArray[np.integer]) -> list[str]:
         """The ids of documents given by number."""

@@ -21,8 +21,8 @@ from rankwell.retrieve.builder import Vocabulary
 from rankwell.retrieve.segment import Segment
 
 TEXTS_AT_A_TIME = 2048
-MOST_SCORED = 64
-"""Of the words that begin with a prefix, the most frequent are scored."""
+MOST_MASKS, MOST_SCORED = 32, 64
+"""How many clauses may restrict the documents, and how many of the words that begin with a prefix are scored."""
 _CLAUSE = re.compile(r'([+-]?)(?:"([^"]*)("?)|([^\s"]+))')
 Mask = NDArray[np.bool_]
 
@@ -42,7 +42,7 @@ class Clause:
 
 
 def parse_syntax(text: str) -> list[Clause]:
-    """The clauses of a query. Raises if a quote is not closed.
+    """The clauses of a query. Raises if a quote is not closed, or if too many restrict the documents.
 
     >>> parse_syntax('bees "keep warm" -wasp* +hive')[1:3]
     [Clause(sign='', text='keep warm', kind='phrase'), Clause(sign='-', text='wasp', kind='prefix')]
@@ -57,6 +57,8 @@ def parse_syntax(text: str) -> list[Clause]:
         else:
             prefix = len(word) > 1 and word.endswith("*")
             clauses.append(Clause(sign, word.rstrip("*") if prefix else word, "prefix" if prefix else "word"))
+    if (count := len({clause for clause in clauses if clause.masks})) > MOST_MASKS:
+        raise RankwellError(f"query: {count} phrases, required and excluded words; the limit is {MOST_MASKS}")
     return clauses
 
 
@@ -70,7 +72,7 @@ def scored_prefixes(segments: Sequence[Segment], analyzer: Analyzer, clauses: Se
     scored: list[str] = []
     for clause in clauses:
         if clause.kind == "prefix" and clause.sign != "-":
-            terms = sorted(set(_begun(segments, clause.text)) - set(analyzer.terms(clause.text)))
+            terms = sorted(set(_begun(segments, analyzer, clause.text)) - set(analyzer.terms(clause.text)))
             counts = sum(segment.document_frequencies(segment.find_terms(terms)) for segment in segments)
             scored += [terms[place] for place in np.argsort(-np.asarray(counts), kind="stable")[:MOST_SCORED]]
     return scored
@@ -79,10 +81,10 @@ def scored_prefixes(segments: Sequence[Segment], analyzer: Analyzer, clauses: Se
 def allowed_masks(segments: Sequence[Segment], analyzer: Analyzer, clauses: Sequence[Clause]) -> list[Mask]:
     """The documents of each segment that a query allows."""
     masks, vocabulary = [np.ones(len(segment), bool) for segment in segments], Vocabulary(analyzer)
-    for clause in clauses:
+    for clause in dict.fromkeys(clauses):
         groups = [[term] for term in analyzer.terms(clause.text)]
         if clause.kind == "prefix":
-            groups = [[*(term for group in groups for term in group), *_begun(segments, clause.text)]]
+            groups = [[*(term for group in groups for term in group), *_begun(segments, analyzer, clause.text)]]
         if not clause.masks or not groups:  # stop words restrict nothing
             continue
         for segment, mask in zip(segments, masks, strict=True):
@@ -100,10 +102,11 @@ def allowed_masks(segments: Sequence[Segment], analyzer: Analyzer, clauses: Sequ
     return masks
 
 
-def _begun(segments: Sequence[Segment], prefix: str) -> Iterator[str]:
+def _begun(segments: Sequence[Segment], analyzer: Analyzer, prefix: str) -> Iterator[str]:
     """The terms that begin with a prefix, of each segment."""
+    prefix = prefix.lower() if analyzer.fold is None else analyzer.fold(prefix.lower())
     for segment in segments:
-        yield from segment.terms.strings(segment.terms.with_prefix(prefix.lower()))
+        yield from segment.terms.strings(segment.terms.with_prefix(prefix))
 
 
 def contain_phrase(vocabulary: Vocabulary, texts: Sequence[str], phrase: str) -> Mask:

@@ -60,11 +60,8 @@ def tune_bm25(
 ) -> Tuned[BM25]:
     """Search the judged queries at every point of the grid; the default k1 and b are always among them."""
     parsed = parse_measure(measure)
-    judged = [query for query in queries if query.qid in qrels]
-    if not judged:
-        raise RankwellError("none of the queries is judged in the qrels")
+    judged, wanted = _judged(queries, qrels)
     settings = list(dict.fromkeys([*(BM25(*point) for point in product(k1, b)), BM25()]))
-    wanted = Qrels({query.qid: qrels[query.qid] for query in judged})
     depth = min(1000, parsed.cutoff) if isinstance(parsed.cutoff, int) else 1000
     check_folds(len(judged), folds)
     rows = []
@@ -72,6 +69,14 @@ def tune_bm25(
         run = index.search(judged, bm25, k=depth, threads=threads)
         rows.append(evaluate(wanted, run, [parsed]).values[0])
     return Tuned.choose(str(parsed), settings, list(wanted), np.stack(rows), folds=folds, seed=seed)
+
+
+def _judged(queries: Sequence[Query], qrels: Qrels) -> tuple[list[Query], Qrels]:
+    """The queries that are judged, and their judgments."""
+    judged = [query for query in queries if query.qid in qrels]
+    if not judged:
+        raise RankwellError("none of the queries is judged in the qrels")
+    return judged, Qrels({query.qid: qrels[query.qid] for query in judged})
 
 
 def other_analyzers(index: Index, title_weights: Sequence[float]) -> list[Analyzer]:
@@ -98,27 +103,6 @@ def built_with(index: Index, analyzer: Analyzer, folder: Path | None = None) -> 
     return Index.build(documents, folder, analyzer=analyzer, store=stays, overwrite=stays)
 
 
-def tune_analyzer(
-    index: Index,
-    tuned: Tuned[BM25],
-    analyzers: Sequence[Analyzer],
-    queries: Sequence[Query],
-    qrels: Qrels,
-    *,
-    folds: int = 5,
-    seed: int = 0,
-    **how: Any,
-) -> Tuned[tuple[Analyzer, BM25]]:
-    """Tune k1 and b with other analysers, too; ``tuned`` is the outcome with the index's own."""
-    outcomes = {index.analyzer: tuned}
-    for analyzer in analyzers:
-        built = built_with(index, analyzer)
-        outcomes[analyzer] = tune_bm25(built, queries, qrels, folds=folds, seed=seed, **how)
-    settings = [(analyzer, bm25) for analyzer, outcome in outcomes.items() for bm25 in outcome.settings]
-    values = np.concatenate([outcome.values for outcome in outcomes.values()])
-    return Tuned.choose(tuned.measure, settings, tuned.qids, values, folds=folds, seed=seed)
-
-
 def choose_analyzer(
     index: Index,
     analyzers: Sequence[Analyzer],
@@ -126,38 +110,22 @@ def choose_analyzer(
     qrels: Qrels,
     bm25: BM25,
     *,
-    measure: str,
-    k: int,
-    folds: int,
-    seed: int,
-    threads: int,
-) -> tuple[Analyzer, Run]:
-    """The best of the index's analyser and others, and a run in which each query has the one chosen without it."""
-    indexes = {index.analyzer: index} | {analyzer: built_with(index, analyzer) for analyzer in analyzers}
-    runs = {analyzer: built.search(queries, bm25, k=k, threads=threads) for analyzer, built in indexes.items()}
-    values = np.stack([evaluate(qrels, run, [measure]).values[0] for run in runs.values()])
-    tuned = Tuned.choose(measure, list(runs), list(qrels), values, folds=folds, seed=seed)
-    found = {query.qid: runs[tuned.setting_for(query.qid)].get(query.qid) for query in queries}
-    return tuned.best, Run({qid: ranking for qid, ranking in found.items() if ranking is not None}, name="BM25")
-
-
-def analyzer_table(tuned: Tuned[tuple[Analyzer, BM25]]) -> str:
-    """The best figure with each analyser, and what to build the index with, as text."""
-    best: dict[str, float] = {}
-    for (analyzer, _), mean in zip(tuned.settings, tuned.means, strict=True):
-        best[build_options(analyzer)] = max(mean, best.get(build_options(analyzer), 0.0))
-    width = max(map(len, best))
-    analyzer, bm25 = tuned.best
-    return "\n".join(
-        [
-            f"{tuned.measure} by how the index is built, with the best k1 and b of each",
-            "",
-            *(f"{name:<{width}} {mean:9.4f}{'*' * (name == build_options(analyzer))}" for name, mean in best.items()),
-            "",
-            f"best on all {len(tuned.qids):,} queries: {build_options(analyzer)}, then search {_options(bm25)}",
-            f"cross-validated: {tuned.cross_validated:.4f}",
-        ]
-    )
+    measure: str = "RR@10",
+    k: int = 1000,
+    folds: int = 5,
+    seed: int = 0,
+    threads: int = 1,
+) -> tuple[Tuned[Analyzer], Run]:
+    """Try other analysers beside the index's own; the run has each query's results with the one chosen without it."""
+    judged, wanted = _judged(queries, qrels)
+    runs = {}
+    for analyzer in [index.analyzer, *analyzers]:
+        built = index if analyzer == index.analyzer else built_with(index, analyzer)
+        runs[analyzer] = built.search(judged, bm25, k=k, threads=threads)
+    values = np.stack([evaluate(wanted, run, [measure]).values[0] for run in runs.values()])
+    tuned = Tuned.choose(measure, list(runs), list(wanted), values, folds=folds, seed=seed)
+    found = {qid: runs[tuned.setting_for(qid)].get(qid) for qid in wanted}
+    return tuned, Run({qid: ranking for qid, ranking in found.items() if ranking is not None}, name="BM25")
 
 
 def build_options(analyzer: Analyzer) -> str:
@@ -182,7 +150,6 @@ def as_point(bm25: BM25) -> dict[str, Any]:
     return {"k1": bm25.k1, "b": bm25.b}
 
 
-def as_build(setting: tuple[Analyzer, BM25]) -> dict[str, Any]:
-    """What an index is built and searched with, for a JSON file."""
-    analyzer, bm25 = setting
-    return {"title_weight": analyzer.title_weight, "identifiers": analyzer.identifiers, **as_point(bm25)}
+def as_build(analyzer: Analyzer) -> dict[str, Any]:
+    """What an index is built with, for a JSON file."""
+    return {"title_weight": analyzer.title_weight, "identifiers": analyzer.identifiers}

@@ -65,8 +65,8 @@ DEFAULT_SHARE = 0.7
 """The bi-encoder's share that is not tuned."""
 GRID_K1, GRID_B = (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0, 4.0), (0.1, 0.3, 0.5, 0.7, 0.9)
 """Values of k1 and b to choose from."""
-TITLE_WEIGHTS, ANALYSER = (3.0,), "analyser"
-"""Weights of titles to try, and the step that does."""
+TITLE_WEIGHTS, ANALYSER, INDEXED = (3.0,), "analyser", 10_000
+"""Weights of titles to try, the step that does, and about how many documents are indexed in a second."""
 DEPTHS = (10, 20, 50, 100)
 """Depths of re-ranking to choose from."""
 READING_TIME = 0.5
@@ -174,6 +174,10 @@ class FitTask:
     def scored_a_second(self) -> Callable[[str], float]:
         """How fast a re-ranker scores pairs here."""
         return cache(lambda ranker: measure_ranker(self.index, self.parts, ranker, self.device))
+
+    def tuning(self, part: Part) -> dict[str, Any]:
+        """How settings are chosen on a part of the queries."""
+        return {"measure": self.measure, "folds": min(5, len(part)), "seed": self.seed}
 
     @property
     def threads(self) -> int:
@@ -336,11 +340,13 @@ def bm25(task: FitTask) -> Rung:
 def _analyse(analyzers: Sequence[Analyzer], task: FitTask, below: Rung) -> Rung:
     """Build the index with the analyser that cross-validation chooses."""
     part, lower = task.parts.judged, below.system.first_stage
-    how: dict[str, Any] = {"folds": min(5, len(part)), "seed": task.seed, "threads": task.threads}
-    analyzer, run = choose_analyzer(
-        task.index, analyzers, part.queries, part.qrels, lower.bm25, measure=task.measure, k=K, **how
-    )
-    return Rung(System(replace(lower, index=built_with(task.index, analyzer, task.work / ANALYSER))), run, {})
+    how = {**task.tuning(part), "k": K, "threads": task.threads}
+    tuned, run = choose_analyzer(task.index, analyzers, part.queries, part.qrels, lower.bm25, **how)
+    return Rung(System(replace(lower, index=built_with(task.index, tuned.best, task.work / ANALYSER))), run, {})
+
+
+def _analyse_seconds(task: FitTask, below: Rung) -> float:
+    return 5 * len(task.index) / INDEXED  # at most three to try, then the best twice
 
 
 def _hybrid(encoder: str, task: FitTask, below: Rung) -> Rung:
@@ -360,17 +366,8 @@ def _hybrid_seconds(encoder: str, task: FitTask, below: Rung) -> float:
 def _tune(task: FitTask, below: Rung) -> Rung:
     """Tune k1 and b and, if there is a bi-encoder, then its share."""
     part, lower = task.parts.judged, below.system.first_stage
-    tuned = tune_bm25(
-        task.index,
-        part.queries,
-        part.qrels,
-        measure=task.measure,
-        k1=GRID_K1,
-        b=GRID_B,
-        folds=min(5, len(part)),
-        seed=task.seed,
-        threads=task.threads,
-    )
+    how = {**task.tuning(part), "threads": task.threads}
+    tuned = tune_bm25(task.index, part.queries, part.qrels, k1=GRID_K1, b=GRID_B, **how)
     by_setting: dict[BM25, list[Query]] = {}
     for query in part.queries:
         by_setting.setdefault(tuned.setting_for(query.qid), []).append(query)
@@ -389,7 +386,7 @@ def _tune(task: FitTask, below: Rung) -> Rung:
 def _tune_shares(task: FitTask, runs: Mapping[str, Run], part: Part, *, alone: bool = True) -> Tuned[Shares]:
     """The shares that rank a part best. ``first`` alone would be a rung below, and others ``alone`` may be one."""
     grid = [shares for shares in share_grid(list(runs)) if shares.first < 1 and (alone or shares.first)]
-    return tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
+    return tune_fusion(runs, part.qrels, grid, **task.tuning(part))
 
 
 def _learned(kind: str, task: FitTask, below: Rung) -> Rung:
@@ -602,9 +599,10 @@ def ladder(task: FitTask) -> list[Step]:
     ]
     if task.engine is None:
         del on_list[1]
-    others = other_analyzers(task.index, TITLE_WEIGHTS)
+    if others := other_analyzers(task.index, TITLE_WEIGHTS):
+        analysed = Step(ANALYSER, "titles, names in code", partial(_analyse, others), _analyse_seconds, tunes=True)
+        searching.insert(0, analysed)
     return [
-        *([Step(ANALYSER, "titles, names in code", partial(_analyse, others), tunes=True)] if others else []),
         *searching,
         Step("tuned", "tuned settings", _tune, tunes=True),
         Step("adapter", "an adapter on its vectors", partial(_learned, "adapter"), _adapter_seconds, trains=True),
