@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+from rankwell import sample
 from rankwell.corpus.formats import read_queries, read_run
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DenseRanker, search_hybrid
+from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
@@ -33,6 +35,24 @@ def test_search_writes_what_the_function_finds(
     manifest = json.loads(Path("hybrid.run.manifest.json").read_text())
     assert manifest["config"]["hybrid"] == 0.4
     assert manifest["data"]["encoder"] == dense.encoder.name
+
+
+def test_words_are_stored_by_index_and_re_rank_in_search(rankwell: Call, queries: Path, tiny_bi_encoder: Path) -> None:
+    collection = sample.FOLDER / "collection.tsv"
+    done = rankwell("index", collection, "--out", "with-words", "--encoder", tiny_bi_encoder, "--words")
+    assert done.code == 0, done.err
+    stored = {path: path.stat().st_mtime_ns for path in Path("with-words").rglob("shard-*")}
+    assert {path.suffix for path in stored} == {".f16", ".words"}
+    options = ["--hybrid", "0.4", "--words", "0.5", "--encoder", tiny_bi_encoder, "--k", "20", "--out", "words.run"]
+    done = rankwell("search", "with-words", queries, *options)
+    assert done.code == 0, done.err
+    assert {path: path.stat().st_mtime_ns for path in Path("with-words").rglob("shard-*")} == stored
+    first = FirstStage(Index.open("with-words"), encoder=tiny_bi_encoder, share=0.4, words=0.5)
+    expected, run = first.search(read_queries(queries), 20), read_run("words.run")
+    assert {qid: ranking.docids for qid, ranking in run.items()} == {qid: expected[qid].docids for qid in expected}
+    assert json.loads(Path("words.run.manifest.json").read_text())["config"]["words"] == 0.5
+    done = rankwell("index", collection, "--out", "without", "--words", "--no-store")
+    assert (done.code, done.err) == (2, "rankwell: --words needs --store\n")
 
 
 def test_tune_finds_the_share_after_k1_and_b(
@@ -56,6 +76,7 @@ def test_tune_finds_the_share_after_k1_and_b(
         (["--encoder", "x"], "--encoder needs --hybrid"),
         (["--device", "cpu"], "--device needs --hybrid"),
         (["--hybrid", "0.5", "--ray", "local", "--device", "cuda:1"], "with --ray each worker gets its own GPU"),
+        (["--words", "1.5"], "--words 1.5: expected a weight of more than 0 and at most 1"),
         (["--hybrid", "1.5", "--encoder", "nowhere"], "a share of 1.5 for the bi-encoder"),
     ],
 )

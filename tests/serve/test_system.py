@@ -51,6 +51,23 @@ def test_first_stage_depth_and_shares_are_the_systems(
     assert ready["hybrid"] == (0.6 if encoded else None)
 
 
+def test_answers_say_which_words_met(served_index: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    system = System(FirstStage(Index.open(served_index), TUNED, tiny_bi_encoder, 0.6, 0.5)).save(tmp_path / "system")
+    with opened(Sources(tmp_path / "system", computing=Computing("cpu", "fp32"), is_system=True)) as client:
+        answer = client.post("/search", json={"query": QUERY, "k": 3, "words": True}).json()
+        plain = client.post("/search", json={"query": QUERY, "k": 3, "stages": "bm25"}).json()
+        assert client.get("/ready").json()["words"] == 0.5
+    assert [row["docid"] for row in answer["hybrid"]] == [result.docid for result in system.search(QUERY, k=3)]
+    for document in answer["documents"].values():
+        assert [met["query"] for met in document["words"]] == QUERY.split()[:1] * 2 + QUERY.split()[1:]  # bog ##ue
+        assert all(met["document"] for met in document["words"])
+    assert "words" not in next(iter(plain["documents"].values()))
+    with opened(Sources(served_index, computing=Computing("cpu", "fp32"))) as client:
+        refused = client.post("/search", json={"query": QUERY, "words": True})
+    assert refused.status_code == 409
+    assert refused.json()["message"] == "this service has no word vectors; serve a system that uses them"
+
+
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
 def test_the_precision_is_the_re_rankers_and_the_vectors_stay(
     served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

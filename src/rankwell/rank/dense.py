@@ -105,7 +105,7 @@ class DenseRanker:
     def explain_words(self, query: str, docids: Sequence[str], texts: Texts) -> list[list[tuple[str, str, float]]]:
         """For each document the words of a query, the most similar ones of the document, and how similar they are."""
         asked = self.encoder.name_words(query, of_query=True)
-        (vectors,) = self.encoder.encode_query_words([query])
+        [vectors] = self.encoder.encode_query_words([query])
         similarities, places = self.match_words(docids, vectors, texts)
         # Marks and special tokens take part in the comparison, but say nothing to a reader.
         shown = [number for number, word in enumerate(asked) if any(map(str.isalnum, word)) and word[0] not in "[<"]

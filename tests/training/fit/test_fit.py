@@ -52,11 +52,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory, small: Path, tiny_bi_encoder
 def test_every_rung_is_measured_and_the_best_is_saved(whole: tuple[System, str]) -> None:
     system, said = whole
     tried = rungs(system)
-    assert list(tried) == ["bm25", "hybrid", "tuned", "adapter", "shipped", "encoder", "rerank"]
+    assert list(tried) == ["bm25", "hybrid", "tuned", "adapter", "words", "shipped", "encoder", "rerank"]
     assert tried["bm25"]["kept"]
     for rung in tried.values():
         assert 0 < rung["judged"]["RR@10"]["mean"] <= 1
-        untrained = rung["rung"] in ("bm25", "hybrid", "tuned", "shipped")
+        untrained = rung["rung"] in ("bm25", "hybrid", "tuned", "words", "shipped")
         assert rung["queries"] == (110 if untrained else 55)
         assert ("report" in rung) == rung["kept"]
         if rung["rung"] != "bm25":
@@ -160,7 +160,7 @@ def test_models_to_try_are_steps_of_their_kind_and_the_best_encoder_is_the_start
     system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small, tries=[str(tiny_twin), str(tiny_checkpoint)])
     tried = rungs(system)
     assert all("judged" in rung for rung in tried.values())  # none failed
-    names = ["bm25", "hybrid", f"hybrid {tiny_twin}", "tuned", "adapter", "shipped", f"rerank {tiny_twin}"]
+    names = ["bm25", "hybrid", f"hybrid {tiny_twin}", "tuned", "adapter", "words", "shipped", f"rerank {tiny_twin}"]
     assert list(tried) == [*names, f"rerank {tiny_checkpoint}", "encoder", "rerank"]
     assert f"--try {tiny_twin} --try {tiny_checkpoint}" in (system.folder / "README.md").read_text()
 
@@ -289,7 +289,8 @@ def test_wrong_options_are_refused_before_any_work(tmp_path: Path, options: dict
 def test_a_stopped_fit_resumes_to_the_same_system(
     whole: tuple[System, str], small: Path, tmp_path: Path, tiny_bi_encoder: Path, moment: str, number: signal.Signals
 ) -> None:
-    program = "import sys; from rankwell.__main__ import main; from rankwell.training.fit import rungs"
+    program = "import os, sys, pathlib; from rankwell.__main__ import main; from rankwell.models import devices"
+    program += "; from rankwell.training.fit import rungs; devices.CPU_INFO = pathlib.Path(os.devnull)"  # as in tests
     program += "; rungs.ENCODER = sys.argv.pop(1); sys.exit(main())"
     command = [
         sys.executable,

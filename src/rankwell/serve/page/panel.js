@@ -46,6 +46,10 @@ function frame(state, page) {
     el("p", { class: "asked" }, el("span", { class: "hidden" }, "Query: "), page.found.query),
     known?.title && el("h3", { class: "heading" }, heading(known)),
     el("div", { class: "passage" }, known?.text ? whole(known) : "The text of this document is not here."),
+    known?.words && el("p", { class: "met" }, "Words that met: ", known.words.map(({ query, document, similarity }) => el("span", {
+      class: "chip",
+      title: `Of this document's words, ${document} is the most similar to ${query}: ${number(similarity)}`,
+    }, `${query} ↔ ${document}`))),
     // One line is read out, not the whole explanation.
     el("p", { class: "hidden", id: "explained", role: "status" }), el("div", { id: "why" })));
 }

@@ -28,10 +28,10 @@ function row(entry, other, moved) {
 
 // With two sides, the first stage's answer is shown as soon as it is there: `early` is called with it, and the side of
 // the model is marked as pending.
-async function withFirst(state, chosen, model, signal, early) {
+async function withFirst(state, chosen, model, words, signal, early) {
   const stages = chosen.length === 1 ? (model ? "rerank" : FIRST) : "both";
   const offset = (state.page - 1) * state.k;
-  const body = { query: state.q, k: Math.min(state.k, MOST - offset), from: offset, depth: state.depth, stages, model, type: TYPE, ...filtered(state) };
+  const body = { query: state.q, k: Math.min(state.k, MOST - offset), from: offset, depth: state.depth, stages, model, type: TYPE, words, ...filtered(state) };
   let done = false;
   const first = chosen.length === 1 ? null : post("search", { ...body, stages: FIRST }, signal).then((answer) => {
     if (!done) early(summary(firstOnly(answer, chosen)));
@@ -65,8 +65,8 @@ function firstOnly(answer, chosen) {
 }
 
 // Two models have no ranks of each other: both rank all candidates, and the page is cut here.
-async function twoModels(state, chosen, signal) {
-  const body = { query: state.q, k: state.depth, depth: state.depth, stages: "rerank", type: TYPE, ...filtered(state) };
+async function twoModels(state, chosen, words, signal) {
+  const body = { query: state.q, k: state.depth, depth: state.depth, stages: "rerank", type: TYPE, words, ...filtered(state) };
   const answers = await Promise.all(chosen.map((model) => post("search", { ...body, model }, signal)));
   const ranks = answers.map((answer) => new Map(answer.rerank.map((entry) => [entry.docid, entry.rank])));
   const begin = (state.page - 1) * state.k;
@@ -84,7 +84,8 @@ async function twoModels(state, chosen, signal) {
 export async function search(state, ready, signal, early) {
   const chosen = sides(state, ready);
   const models = chosen.filter((name) => name !== FIRST);
-  return summary(models.length === 2 ? await twoModels(state, chosen, signal) : await withFirst(state, chosen, models[0] ?? null, signal, early));
+  const words = Boolean(ready.words);
+  return summary(models.length === 2 ? await twoModels(state, chosen, words, signal) : await withFirst(state, chosen, models[0] ?? null, words, signal, early));
 }
 
 function summary(found) {
