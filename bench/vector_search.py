@@ -222,6 +222,13 @@ class Faiss(System):
         return found
 
     def settings(self) -> list[Setting]:
+        if "RaBitQ" in self.kind:
+
+            def choose(lists: int, factor: int) -> None:
+                self.faiss.extract_index_ivf(self.index).nprobe, self.index.k_factor = lists, factor
+
+            pairs = ((64, 10), (128, 10), (192, 20), (256, 20), (512, 20))
+            return [(f", nprobe {lists}, k_factor {factor}", partial(choose, lists, factor)) for lists, factor in pairs]
         if self.kind.startswith("IVF"):
             return [(f", nprobe {n}", partial(setattr, self.index, "nprobe", n)) for n in (16, 32, 64, 128, 256)]
         if "Refine" in self.kind:
@@ -236,7 +243,8 @@ def systems(peers: list[str]) -> dict[str, Callable[[PassageVectors, int], Syste
         "rankwell, compressed": Compressed,
     }
     if "faiss" in peers:
-        for kind in ("SQfp16", "IVF1024,SQ8", "PQ96x4fs,Refine(SQfp16)"):
+        refined = "PQ96x4fs,Refine(SQfp16)", "IVF1024,RaBitQfs,Refine(SQfp16)"
+        for kind in ("SQfp16", "IVF1024,SQ8", *refined):
             made[f"faiss {kind}"] = partial(Faiss, kind=kind)
     return made
 

@@ -9,7 +9,7 @@ import pytest
 from rankwell.core.errors import RankwellError
 
 torch = pytest.importorskip("torch")
-from rankwell.models.devices import VARIABLE, chosen_device, device_named, is_fast_in_int8  # noqa: E402
+from rankwell.models.devices import VARIABLE, chosen_device, device_named, dot_lanes  # noqa: E402
 
 
 @pytest.fixture
@@ -62,9 +62,15 @@ def test_a_name_torch_does_not_know() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "fast"),
-    [("processor\t: 0\nFeatures\t: fp asimd asimddp\n", True), ("Features\t: fp asimd\n", False), ("", False)],
+    ("text", "lanes"),
+    [
+        ("processor\t: 0\nFeatures\t: fp asimd asimddp\n", 4),
+        ("flags\t\t: fpu avx2 avx512f avx512_vnni avx_vnni\n", 16),
+        ("flags\t\t: fpu avx2 avx_vnni\n", 8),
+        ("flags\t\t: fpu avx2\n", 0),
+        ("", 0),
+    ],
 )
-def test_a_processor_with_arms_dot_product_is_fast_in_int8(text: str, fast: bool, tmp_path: Path) -> None:
+def test_a_processor_with_a_dot_product_of_bytes_is_fast_in_int8(text: str, lanes: int, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(text)
-    assert is_fast_in_int8(tmp_path / "cpuinfo") is fast
+    assert dot_lanes(tmp_path / "cpuinfo") == lanes

@@ -14,7 +14,7 @@ from rankwell.models.batch import Placer
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.compute import Compute
 from rankwell.models.encoder import Encoder
-from rankwell.models.int8 import quantise_encoder
+from rankwell.models.int8 import TILE, quantise_encoder
 from rankwell.models.spec import AttentionRule, EncoderConfig
 
 CONFIG = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
@@ -83,7 +83,7 @@ def test_a_sequence_has_the_same_states_in_any_batch() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
-    [({"hidden_act": "relu"}, "gelu, not relu"), ({"num_attention_heads": 8}, "multiples of 8, not heads of 4")],
+    [({"hidden_act": "relu"}, "gelu, not relu"), ({"num_attention_heads": 8}, f"multiples of {TILE}, not heads of 4")],
 )
 def test_an_encoder_that_the_kernels_cannot_compute_is_refused(changes: dict[str, object], problem: str) -> None:
     with pytest.raises(RankwellError, match=f"{problem}.*; use the precision fp32"):

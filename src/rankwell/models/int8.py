@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor, from_numpy, nn
 
 from rankwell.core.errors import RankwellError
+from rankwell.models.devices import DOT_LANES
 from rankwell.models.encoder import Encoder, Layer
 from rankwell.models.layout import Layout
 
-TILE = 8
+TILE = max(8, DOT_LANES)
 Product = tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
 
 

@@ -17,12 +17,16 @@ from rankwell.training.fit.fit import fit
 from rankwell.training.fit.rungs import FitTask, Rung, Step
 
 
-def fitted(out: Path, encoder: Path, data: Path = sample.FOLDER, **options: Any) -> tuple[System, str]:
-    """A system and what was said while it was fitted, from the bi-encoder ``encoder``."""
+def fitted(
+    out: Path, encoder: Path, data: Path = sample.FOLDER, *, ranker: Path | None = None, **options: Any
+) -> tuple[System, str]:
+    """A system and what was said while it was fitted, with ``encoder`` and ``ranker`` as the shipped models."""
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(steps, "ENCODER", str(encoder))
         patch.setattr(steps, "DEPTHS", (5, 10))  # re-ranking is what takes longest
+        if ranker is not None:
+            patch.setattr(steps, "DEFAULT", str(ranker))
         system = fit(str(data), out, say=lines.append, **{"device": "cpu", "minutes": 30, **options})
     return system, "\n".join(lines)
 

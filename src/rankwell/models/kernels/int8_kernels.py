@@ -1,12 +1,12 @@
 """BERT's layers in 8 bits on a CPU: matrix products of int8 with exact sums, everything between them in fp32.
 
-Each row of an input has its own range: ``x ≈ scale · q + middle`` with ``q`` in -128 … 127. Each column of a weight has
-its own scale, symmetric around 0. Sums of integers are exact, and every row is computed alone, so a text has the same
-result in any batch.
+Each row of an input has its own range: ``x ≈ scale · q + middle`` with ``q`` in -128 … 127, or in 0 … 255 where the
+processor multiplies unsigned bytes by signed ones. Each column of a weight has its own scale, symmetric around 0. Sums
+of integers are exact, and every row is computed alone, so a text has the same result in any batch.
 
-A *product* is the tuple of a linear layer's arrays: weights in panels (N / 8, K / 4, 8, 4), and for each column its
-scale, the sum of its weights (scaled), and the bias, (N,) each. ``count`` rows of a buffer are real; its rows are a
-multiple of 8.
+A *product* is the tuple of a linear layer's arrays: weights in panels (N / TILE, K / 4, TILE, 4), and for each column
+its scale, the sum of its weights (scaled), and the bias, (N,) each. ``count`` rows of a buffer are real; its rows are a
+multiple of TILE.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankwell.core.native import native
-from rankwell.models.kernels.tile_kernels import TILE, fp32_tile, int8_tile, larger, smaller, softmax_columns
+from rankwell.models.kernels.tile_kernels import LEAST, TILE, fp32_tile, int8_tile, larger, smaller, softmax_columns
 
 BLOCK = 32
 """Rows that pass through a layer together: what lies between its products stays in a core's cache."""
@@ -58,7 +58,7 @@ def _gelu(x):
 
 @native(fastmath=True, error_model="numpy")
 def _quantise(x, count, panels, scales, middles, row):
-    """Write the first ``count`` rows of ``x`` (·, K) as int8 panels, given as int32 (·, K / 4, 8); ``row`` is (K,)."""
+    """Write the first ``count`` rows of ``x`` (·, K) as int8 panels, as int32 (·, K / 4, TILE); ``row`` is (K,)."""
     for r in range(count):
         values = x[r]
         low = high = values[0]
@@ -68,8 +68,8 @@ def _quantise(x, count, panels, scales, middles, row):
         scale = (high - low) / np.float32(255)
         factor = np.float32(1) / scale if scale > 0 else np.float32(0)
         for k in range(len(values)):
-            row[k] = np.int8(np.int32((values[k] - low) * factor + np.float32(0.5)) - np.int32(128))
-        scales[r], middles[r] = scale, low + np.float32(128) * scale
+            row[k] = np.int8(np.int32((values[k] - low) * factor + np.float32(0.5)) + np.int32(LEAST))
+        scales[r], middles[r] = scale, low - np.float32(LEAST) * scale
         quads, panel, place = row.view(np.int32), panels[r // TILE], r % TILE
         for k in range(len(quads)):
             panel[k, place] = quads[k]
@@ -163,7 +163,7 @@ def attend(qkv, begins, lengths, mask, heads, first_only):
     """Attention within each sequence, in fp32: ``qkv`` (≥ T, 3 H) → (≥ T, H), or (≥ B, H) for the first tokens alone.
 
     ``mask`` (B, L, L) says which column each row may attend to; (0, 0, 0) allows all. Queries are scaled already.
-    Scores are computed transposed, a column for each of eight rows, as the second product needs them.
+    Scores are computed transposed, a column for each of a tile's rows, as the second product needs them.
     """
     width = qkv.shape[1] // 3
     size, longest = width // heads, -(-lengths.max() // TILE) * TILE

@@ -1,31 +1,35 @@
-"""Tiles of matrix products on a CPU: 8 rows and 8 columns whose sums stay in registers, in int8 or in fp32.
+"""Tiles of matrix products on a CPU: as many rows as columns, whose sums stay in registers, in int8 or in fp32.
 
 The processor's dot-product instruction adds four products of 8 bits to each sum. LLVM does not find this form in a
 loop, so a tile is written as LLVM's own instructions; where the processor has no such instruction, the same sums are
-computed from plain ones.
+computed from plain ones. Arm multiplies signed bytes, four sums at once; x86 unsigned bytes of rows by signed ones of
+columns, 8 or 16 sums at once. A tile has 8 rows and columns, or 16 where a vector has 16 sums.
 
-    columns    (N / 8, K, 8) fp32 or (N / 8, K / 4, 8, 4) int8     panels of 8 columns
-    rows       (M / 8, K, 8) fp32 or (M / 8, K / 4, 8, 4) int8     panels of 8 rows
+    columns    (N / TILE, K, TILE) fp32 or (N / TILE, K / 4, TILE, 4) int8     panels of columns
+    rows       (M / TILE, K, TILE) fp32 or (M / TILE, K / 4, TILE, 4) int8     panels of rows
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from rankwell.models.devices import is_fast_in_int8
+from rankwell.models.devices import DOT_LANES
 
-TILE = 8
+_DOT = DOT_LANES
+LANES = _DOT or 4
+TILE = max(8, LANES)
+LEAST = -128 if LANES == 4 else 0
+"""The least of the whole numbers of a row: bytes are signed on Arm, and unsigned on x86."""
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
-_INTS, _BYTES, _FLOATS = ir.VectorType(_I32, 4), ir.VectorType(ir.IntType(8), 16), ir.VectorType(_F32, 4)
-_VECTORS = TILE // 4
-_HAS_DOT = is_fast_in_int8(Path("/proc/cpuinfo"))  # of this machine, whatever a test calls the machine's processor
+_VECTORS = TILE // LANES
+_INTS, _FLOATS = ir.VectorType(_I32, LANES), ir.VectorType(_F32, LANES)
+_BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
 # 2^f for f in [0, 1): Taylor's series around ½, relative error at most 5e-5.
 _POWER = tuple(math.sqrt(2) * math.log(2) ** n / math.factorial(n) for n in range(5))
 _LEAST = -80.0
@@ -38,18 +42,22 @@ def call_vector(builder: Any, name: str, *arguments: Any) -> Any:
 
 
 def multiply_add(builder: Any, left: Any, right: Any, added: Any) -> Any:
-    """``left · right + added`` on vectors of four fp32 numbers, rounded once."""
-    return call_vector(builder, "llvm.fma.v4f32", left, right, added)
+    """``left · right + added`` on vectors of fp32 numbers, rounded once."""
+    return call_vector(builder, f"llvm.fma.v{left.type.count}f32", left, right, added)
 
 
 def _add_products(builder: Any, sums: Any, columns: Any, row: Any) -> Any:
-    """``sums`` (4,) plus the dot products of four columns (4, 4) and one row (4,), repeated four times."""
-    if _HAS_DOT:
+    """``sums`` (LANES,) plus the dot products of as many columns (LANES, 4) and one row (4,), repeated."""
+    if _DOT == 4:
         return call_vector(builder, "llvm.aarch64.neon.sdot.v4i32.v16i8", sums, columns, row)
-    wide = ir.VectorType(_I32, 16)
-    products = builder.mul(builder.sext(columns, wide), builder.sext(row, wide))
+    if _DOT:
+        whole = [builder.bitcast(part, _INTS) for part in (row, columns)]
+        return call_vector(builder, f"llvm.x86.avx512.vpdpbusd.{32 * LANES}", sums, *whole)
+    wide = ir.VectorType(_I32, 4 * LANES)
+    extend = builder.sext if LEAST else builder.zext
+    products = builder.mul(builder.sext(columns, wide), extend(row, wide))
     for offset in range(4):
-        places = ir.Constant(_INTS, [offset, 4 + offset, 8 + offset, 12 + offset])
+        places = ir.Constant(_INTS, [*range(offset, 4 * LANES, 4)])
         sums = builder.add(sums, builder.shuffle_vector(products, ir.Constant(wide, ir.Undefined), places))
     return sums
 
@@ -69,13 +77,24 @@ def _tile_of(kind: str) -> Any:
         def number(value: int) -> Any:
             return ir.Constant(_I64, value)
 
-        def load(base: Any, offset: Any, vector: Any) -> Any:
-            return builder.load(builder.inttoptr(builder.add(base, offset), vector.as_pointer()), align=4)
+        def load(base: Any, offset: Any, kind: Any) -> Any:
+            return builder.load(builder.inttoptr(builder.add(base, offset), kind.as_pointer()), align=4)
 
-        def spread(vector: Any, lane: int) -> Any:
-            return builder.shuffle_vector(
-                vector, ir.Constant(vector.type, ir.Undefined), ir.Constant(_INTS, [lane] * 4)
-            )
+        def loaded(base: Any, begin: Any, kind: Any) -> list[Any]:
+            """The numbers of a tile's columns."""
+            return [load(base, builder.add(begin, number(4 * LANES * i)), kind) for i in range(_VECTORS)]
+
+        def repeated(base: Any, begin: Any, kind: Any) -> list[Any]:
+            """Each of the numbers of a tile's rows in all lanes of a vector."""
+            empty = ir.Constant(kind, ir.Undefined)
+            if LANES == 4:  # Arm multiplies by a lane, so a vector is loaded at once
+                vectors = [(vector, lane) for vector in loaded(base, begin, kind) for lane in range(4)]
+            else:  # x86 loads a number into all lanes
+                numbers = [load(base, builder.add(begin, number(4 * row)), kind.element) for row in range(TILE)]
+                vectors = [(builder.insert_element(empty, value, _I32(0)), 0) for value in numbers]
+            return [
+                builder.shuffle_vector(vector, empty, ir.Constant(_INTS, [lane] * LANES)) for vector, lane in vectors
+            ]
 
         before, loop, after = builder.block, builder.append_basic_block("steps"), builder.append_basic_block("sums")
         builder.branch(loop)
@@ -84,13 +103,10 @@ def _tile_of(kind: str) -> Any:
         step.add_incoming(number(0), before)
         sums = [builder.phi(kept) for _ in range(TILE * _VECTORS)]
         for value in sums:
-            value.add_incoming(ir.Constant(kept, [0 if whole else 0.0] * 4), before)
+            value.add_incoming(ir.Constant(kept, [0 if whole else 0.0] * LANES), before)
         begin = builder.mul(step, number(4 * TILE))
-        left = [load(rows, builder.add(begin, number(16 * i)), kept) for i in range(_VECTORS)]
-        right = [load(columns, builder.add(begin, number(16 * i)), _BYTES if whole else _FLOATS) for i in range(2)]
-        added = []
-        for row in range(TILE):
-            factor = spread(left[row // 4], row % 4)
+        right, added = loaded(columns, begin, _BYTES if whole else _FLOATS), []
+        for row, factor in enumerate(repeated(rows, begin, kept)):
             for part in range(_VECTORS):
                 value = sums[_VECTORS * row + part]
                 if whole:
@@ -104,23 +120,22 @@ def _tile_of(kind: str) -> Any:
         builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
 
         builder.position_at_end(after)
-        offsets = [number(16 * i) for i in range(_VECTORS)]
-        row_scales = [load(scales, offset, _FLOATS) for offset in offsets]
+        row_scales, row_middles, of_columns = repeated(scales, number(0), _FLOATS), [], []
         if whole:
-            row_middles = [load(middles, offset, _FLOATS) for offset in offsets]
-            of_columns = [[load(base, offset, _FLOATS) for offset in offsets] for base in (weights, totals, bias)]
+            row_middles = repeated(middles, number(0), _FLOATS)
+            of_columns = [loaded(base, number(0), _FLOATS) for base in (weights, totals, bias)]
         for row in range(TILE):
             for part in range(_VECTORS):
-                total, factor = added[_VECTORS * row + part], spread(row_scales[row // 4], row % 4)
+                total = added[_VECTORS * row + part]
                 if whole:
                     weight, column, constant = (values[part] for values in of_columns)
                     value = builder.fmul(builder.sitofp(total, _FLOATS), weight)
-                    constant = multiply_add(builder, spread(row_middles[row // 4], row % 4), column, constant)
-                    value = multiply_add(builder, value, factor, constant)
+                    constant = multiply_add(builder, row_middles[row], column, constant)
+                    value = multiply_add(builder, value, row_scales[row], constant)
                 else:
-                    value = builder.fmul(total, factor)
-                place = builder.add(builder.add(out, builder.mul(stride, number(row))), offsets[part])
-                builder.store(value, builder.inttoptr(place, _FLOATS.as_pointer()), align=4)
+                    value = builder.fmul(total, row_scales[row])
+                offset = builder.add(builder.mul(stride, number(row)), number(4 * LANES * part))
+                builder.store(value, builder.inttoptr(builder.add(out, offset), _FLOATS.as_pointer()), align=4)
         return context.get_dummy_value()
 
     @intrinsic
@@ -143,11 +158,13 @@ def _softmax_instructions(context: Any, builder: Any, signature: Any, arguments:
         return ir.Constant(_I64, value)
 
     def constant(value: float) -> Any:
-        return ir.Constant(_FLOATS, [value] * 4)
+        return ir.Constant(_FLOATS, [value] * LANES)
 
     def places(row: Any) -> list[Any]:
         begin = builder.add(scores, builder.mul(row, number(4 * TILE)))
-        return [builder.inttoptr(builder.add(begin, number(16 * i)), _FLOATS.as_pointer()) for i in range(_VECTORS)]
+        return [
+            builder.inttoptr(builder.add(begin, number(4 * LANES * i)), _FLOATS.as_pointer()) for i in range(_VECTORS)
+        ]
 
     def each_row(name: str, start: Any, step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
         """Fold ``step`` over the rows."""
@@ -170,10 +187,10 @@ def _softmax_instructions(context: Any, builder: Any, signature: Any, arguments:
 
     def find_largest(row: Any, values: list[Any]) -> list[Any]:
         loaded = [builder.load(place, align=4) for place in places(row)]
-        return [call_vector(builder, "llvm.maxnum.v4f32", *pair) for pair in zip(values, loaded, strict=True)]
+        return [call_vector(builder, f"llvm.maxnum.v{LANES}f32", *pair) for pair in zip(values, loaded, strict=True)]
 
     def exponential(x: Any) -> Any:
-        x = call_vector(builder, "llvm.maxnum.v4f32", x, constant(_LEAST))
+        x = call_vector(builder, f"llvm.maxnum.v{LANES}f32", x, constant(_LEAST))
         # Above 0, so that truncation rounds down.
         power = multiply_add(builder, x, constant(1 / math.log(2)), constant(128.0))
         whole = builder.fptosi(power, _INTS)
@@ -182,7 +199,7 @@ def _softmax_instructions(context: Any, builder: Any, signature: Any, arguments:
         for coefficient in reversed(_POWER[:-1]):
             value = multiply_add(builder, value, rest, constant(coefficient))
         # Added to a number's exponent bits: 2^(whole - 128).
-        exponent = builder.shl(builder.sub(whole, ir.Constant(_INTS, [128] * 4)), ir.Constant(_INTS, [23] * 4))
+        exponent = builder.shl(builder.sub(whole, ir.Constant(_INTS, [128] * LANES)), ir.Constant(_INTS, [23] * LANES))
         return builder.bitcast(builder.add(builder.bitcast(value, _INTS), exponent), _FLOATS)
 
     largest = each_row("largest", constant(-math.inf), find_largest)
@@ -196,16 +213,16 @@ def _softmax_instructions(context: Any, builder: Any, signature: Any, arguments:
         return sums
 
     for i, total in enumerate(each_row("exponentials", constant(0.0), add_exponential)):
-        place = builder.inttoptr(builder.add(factors, number(16 * i)), _FLOATS.as_pointer())
+        place = builder.inttoptr(builder.add(factors, number(4 * LANES * i)), _FLOATS.as_pointer())
         builder.store(builder.fdiv(constant(1.0), total), place, align=4)
     return context.get_dummy_value()
 
 
 @intrinsic
 def softmax_columns(context, scores, rows, factors):  # type: ignore[no-untyped-def]
-    """Replace ``scores`` (rows, 8) by their exponentials, scaled so that the largest of a column is 1.
+    """Replace ``scores`` (rows, TILE) by their exponentials, scaled so that the largest of a column is 1.
 
-    ``factors`` (8,) becomes 1 / the sums of the columns. Both are given by their addresses.
+    ``factors`` (TILE,) becomes 1 / the sums of the columns. Both are given by their addresses.
     """
     return types.void(*[types.intp] * 3), _softmax_instructions
 
