@@ -4,18 +4,27 @@ Usage::
 
     python bench/changes.py                    # 1M passages, resampled from wiki as for bench/first_stage.py
     python bench/changes.py --corpus 100k
+    python bench/changes.py --corpus 100k --serve 15   # searches of a service while documents are written to it
 
 Searches are top-10 and top-1000, one thread, CPU time of all queries, the best of ``--repeat`` runs; the runs of all
 variants alternate. The results with deletions are held against a new index of what is left. If tantivy is installed,
 it does the same work on the same terms.
+
+``--serve`` starts a service. Eight clients search five times a second each, for so many seconds, in turns alone and
+beside a writer that updates 10,000 documents a minute, 100 in a request.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from http.client import HTTPConnection
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +34,7 @@ from harness import ROOT, Table, clock_and_cpu, machine, make_parser, package_ve
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.records import Document, Query
 from rankwell.retrieve.index import Index
+from serve import free_port, percentile, running
 
 BELOW = {"50 %": 500, "5 %": 50, ".1 %": 1}
 SHARES = {share: f"percent < {bound}" for share, bound in BELOW.items()}
@@ -115,6 +125,57 @@ def batched(items: Iterator[Document], size: int) -> Iterator[list[Document]]:
         yield batch
 
 
+def serve(index: Index, texts: list[str], queries: list[str], seconds: float) -> list[dict[str, float]]:
+    """Latencies of searches without and with updates, in turns."""
+    port = free_port()
+    os.environ["RANKWELL_WRITING_KEY"] = "key"
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer key"}
+
+    def ask(connection: HTTPConnection, method: str, path: str, body: str) -> float:
+        begin = time.perf_counter()
+        connection.request(method, path, body.encode(), headers)
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 200
+        return 1000 * (time.perf_counter() - begin)
+
+    def repeat(number: int, seconds_each: float, make: Callable[[random.Random], tuple[str, str, str]]) -> list[float]:
+        """Ask every so often, or as soon as the last answer is there; returns how long each took."""
+        drawn, connection, took = random.Random(number), HTTPConnection("127.0.0.1", port), list[float]()
+        begin = time.perf_counter()
+        due = begin + drawn.random() * seconds_each
+        while time.perf_counter() < begin + seconds:
+            time.sleep(max(0.0, due - time.perf_counter()))
+            took.append(ask(connection, *make(drawn)))
+            due += seconds_each
+        return took
+
+    def search(drawn: random.Random) -> tuple[str, str, str]:
+        body = {"query": drawn.choice(queries), "stages": "bm25", "highlight": False}
+        return "POST", "/search", json.dumps(body)
+
+    def write(drawn: random.Random) -> tuple[str, str, str]:
+        numbers = drawn.sample(range(len(texts)), 100)
+        lines = [json.dumps({"id": f"D{number}", "text": f"{texts[number]} again"}) for number in numbers]
+        return "PUT", "/documents", "\n".join(lines)
+
+    records, table = [], Table("", "searches", "p50, ms", "p99, ms", "updates a minute", "p50 of a write, ms", "load")
+    command = ["-m", "rankwell", "serve", "--index", str(index.folder), "--port", str(port)]
+    with running(command, port), ThreadPoolExecutor(9) as pool:
+        for name in ("alone", "updates", "alone", "updates"):
+            asked = [pool.submit(repeat, number, 0.2, search) for number in range(8)]
+            written = pool.submit(repeat, 8, 0.6, write).result() if name == "updates" else []
+            times = [ms for future in asked for ms in future.result()]
+            record = {"p50": percentile(times, 0.5), "p99": percentile(times, 0.99)}
+            record |= {
+                "updates a minute": 6000 * len(written) / seconds,
+                "write p50": percentile(written or [0.0], 0.5),
+            }
+            records.append({"searches": len(times), **record, "load": os.getloadavg()[0]})
+            table.row(name, *(f"{value:.0f}" for value in records[-1].values()))
+    return records
+
+
 def some_ids(count: int) -> list[str]:
     """Ten thousand ids of ``count`` documents, spread over all."""
     return [f"D{n * 97 % count}" for n in range(10_000)]
@@ -125,6 +186,7 @@ def main() -> None:
     parser.add_argument("--corpus", default="1M")
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--serve", type=float, metavar="SECONDS")
     parser.add_argument("--work", type=Path, default=ROOT / "out" / "bench")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -134,6 +196,10 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     index = Index.build(documents(corpus.passages), folder / "whole")
     assert count is None or len(index) == count
+    if options.serve:
+        asked = [query.text for query in queries]
+        write_json(options.out, serve(index, list(read_texts(corpus.passages)), asked, options.serve))
+        return
     facts: dict[str, Any] = {"machine": machine(), "documents": len(index)}
     shutil.copytree(index.folder, folder / "changed")
     changed = Index.open(folder / "changed")

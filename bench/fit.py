@@ -5,12 +5,10 @@
     python bench/fit.py tables docs/results/fit
 
 Training queries set aside (600) choose checkpoints and shares, the dev queries choose nothing. ``result.json`` has the
-figures of every stage, ``STAGE.csv.gz`` the values of each dev query, and ``scores.npz`` what first stage and listwise
-ranker score the candidates, to try blends with.
+figures of every stage, ``STAGE.csv.gz`` the values of each dev query.
 
 ``runs`` has a folder ARM.DATA.sSEED for each training; what was collected before stays. ``DATA.csv.gz`` has a row for
-each dev query and a column for each stage, seed and measure, ``aside.json`` the figures of the training queries set
-aside, ``blends.csv.gz`` RR@10 of each of them under several blends.
+each dev query and a column for each stage, seed and measure.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import gzip
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +34,6 @@ from rankwell.corpus.formats import write_qrels, write_queries, write_types
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.evaluation.significance import bootstrap_interval, paired_t_test
-from rankwell.rank.fusion import Fusion, RankFusion
-from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.training.data.prepare import Split, open_split
 from rankwell.training.first_stage import search_split
 from rankwell.training.recipe import Recipe
@@ -50,7 +46,6 @@ ARMS = {"fit": "fit", "drbert": "drbert", "marked": "markedbert", "mono": "monob
 """The recipe of each arm; every arm begins with the stage ``encoder`` of recipes/fit.yaml."""
 SMALL = {"epochs": 5, "batch": 256, "learning_rate": 1e-4}
 """The bi-encoder's settings, unless ``--large`` asks for those of the recipe."""
-PARTS = ("model", "first")
 DATA = {"insuranceqa": "InsuranceQA", "medquad": "MedQuAD", "questions": "wiki questions", "headings": "wiki headings"}
 ROWS = {
     "small unfitted": "BM25",
@@ -73,32 +68,6 @@ STEPS = (
     ("fit blend", "small blend", "blended re-ranker over the one from MiniLM on batch 256"),
     ("small encoder", "small unfitted", "first stage, batch 256, over BM25"),
 )
-SETTINGS = {
-    "encoder": "batch 256, 5 epochs, rate 1e-4, scale 20",
-    "try-lr2": "rate 2e-4",
-    "try-e10": "10 epochs",
-    "try-b512": "batch 512",
-    "try-b1024-e10": "batch 1,024, 10 epochs, rate 2e-4",
-    "e0": "the same, trained again",
-    "sym": "— documents find their queries, too",
-    "ema": "— running mean of the weights, 0.97",
-    "elong": "— texts of up to 384 tokens",
-    "judged": "— then 4 epochs with three negatives a query, noise reduced by its re-ranker",
-    "e2048": "batch 2,048, 20 epochs, rate 2e-4",
-    "try-scale30": "scale 30",
-    "try-learned": "a learned scale",
-    "random-negatives": "two negatives a query from hybrid search",
-    "filtered-negatives": "two negatives a query, noise reduced by `filter`",
-}
-RANKERS = {
-    "base": "the recipe, trained again",
-    "found": "`found_only` in both stages",
-    "epochs": "four listwise epochs instead of two",
-    "lists": "lists of 40 documents instead of 16",
-    "startmini": "started from MiniLM",
-    "smallstart": "first stage and start of batch 256",
-}
-"""Arms that change the re-ranker: the queries set aside and dev, both blended."""
 FITS = {
     "gpu-10": "a GPU, `--minutes 10`",
     "gpu-60": "a GPU, `--minutes 60`",
@@ -114,15 +83,6 @@ RUNGS = {
     "rerank": "a trained re-ranker",
 }
 PEERS = ("sentence-transformers", "rankwell", "sentence-transformers, cached", "rankwell, cached")
-BLENDS: Mapping[str, Sequence[Fusion]] = {
-    "z-scores, shares in steps of .1": share_grid(PARTS),
-    "z-scores, steps of .05": share_grid(PARTS, 0.05),
-    "scores from 0 to 1 (`min-max`)": share_grid(PARTS, normalise="min-max"),
-    "scores as they are": share_grid(PARTS, normalise="none"),
-    "reciprocal ranks, k of 1, 5, 10 or 60": [RankFusion(k) for k in (1, 5, 10, 60)],
-}
-DIVISIONS = 5
-"""Divisions into folds that the held-out values of a blend are averaged over."""
 COLUMNS = {"fit": "small", "encoder": "small", "final": "fit", "try-b1024-e10": "first large"}
 """Arms whose columns have another name."""
 
@@ -203,8 +163,6 @@ def train_arm(recipe: Recipe, out: Path, pool: Path, device: str | None) -> dict
             found = evaluate(split.qrels, run.head(100), list(MEASURES))
             record["dev"] = dict(found.mean)
             write_values(out / f"{done.stage.name}.csv.gz", found)
-            if done.stage.kind == "listwise":
-                write_scores(out / "scores.npz", {"dev": (split, run), "choice": (done.work.data.dev, done.run)})
         stages[done.stage.name] = record
     unfitted = evaluate(base.qrels, base.run, list(MEASURES))
     write_values(out / "unfitted.csv.gz", unfitted)
@@ -240,31 +198,12 @@ def write_values(path: Path, found: Evaluation) -> None:
             table.writerow([qid, *(f"{found.per_query[name][column]:.6g}" for name in MEASURES)])
 
 
-def write_scores(path: Path, ranked: Mapping[str, tuple[Split, Run]]) -> None:
-    """The candidates of each query: ``first`` and ``model`` are scores, NaN if missing, ``relevant`` judgments."""
-    arrays: dict[str, Any] = {}
-    for name, (split, model) in ranked.items():
-        shape = (len(split.qrels), max(map(len, split.run.values())))
-        first, scores = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float16)
-        relevant = np.zeros(shape, np.bool_)
-        for row, (qid, grades) in enumerate(sorted(split.qrels.items())):
-            score_of = dict(model[qid]) if qid in model else {}
-            for column, (docid, score) in enumerate(split.run.get(qid, ())):
-                first[row, column], scores[row, column] = score, score_of.get(docid, np.nan)
-                relevant[row, column] = grades.get(docid, 0) > 0
-        arrays |= {f"{name}.first": first, f"{name}.model": scores, f"{name}.relevant": relevant}
-    np.savez_compressed(path, **arrays)
-
-
 # Tables
 
 
 def collect(runs: Path, out: Path) -> None:
     """Join the results of arms, and add them to those of ``out``."""
     values = {path.name.removesuffix(".csv.gz"): read_columns(path) for path in out.glob("*.csv.gz")}
-    blends = values.setdefault("blends", {})
-    known = out / "aside.json"
-    aside = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
     for folder in sorted(path for path in runs.iterdir() if (path / "result.json").is_file()):
         arm, data, seed = folder.name.split(".")
         for path in folder.glob("*.csv.gz"):
@@ -272,17 +211,6 @@ def collect(runs: Path, out: Path) -> None:
             for measure, column in read_columns(path).items():
                 name = f"{COLUMNS.get(arm, arm)} {stage}/{seed.replace('s', 'seed ')}/{measure}"
                 values.setdefault(data, {})[name] = column
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        last = "again" if "again" in result["stages"] else "encoder"
-        figures = result["stages"].get(last, {}).get("figures", {})
-        hybrid = next((value for name, value in figures.items() if name.endswith("set aside, hybrid")), None)
-        if hybrid is not None and seed == "s1" and arm in SETTINGS:
-            aside.setdefault(arm, {})[data] = {"aside": hybrid, **result["dev"][last]}
-        if arm in RANKERS:
-            blended = next(row["mean"]["RR@10"] for row in result["choice"] if row["stage"] == "blend")
-            aside.setdefault(arm, {})[data] = {"aside": blended, **result["dev"]["blend"]}
-        if (folder / "scores.npz").exists():
-            blends |= {f"{data}/{arm}/{name}": column for name, column in try_blends(folder / "scores.npz").items()}
     out.mkdir(parents=True, exist_ok=True)
     for data, columns in values.items():
         if not columns:
@@ -292,30 +220,6 @@ def collect(runs: Path, out: Path) -> None:
             table = csv.writer(file)
             table.writerow(["qid", *columns])
             table.writerows([qid, *(column[qid] for column in columns.values())] for qid in qids)
-    write_json(out / "aside.json", aside)
-
-
-def try_blends(path: Path) -> dict[str, dict[str, str]]:
-    """RR@10 of the queries set aside under each way to blend, each query with the setting chosen without its fold."""
-    arrays = np.load(path)
-    relevant = arrays["choice.relevant"]
-    # A document that nobody ranks: queries without a relevant candidate count 0.
-    qrels = Qrels({str(row): {"": 1, **{str(d): 1 for d in np.flatnonzero(own)}} for row, own in enumerate(relevant)})
-    runs = {
-        part: Run.from_scores(
-            {
-                str(row): {str(d): float(own[d]) for d in np.flatnonzero(~np.isnan(own))}
-                for row, own in enumerate(arrays[f"choice.{part}"])
-            }
-        )
-        for part in PARTS
-    }
-    tried = {}
-    for name, settings in BLENDS.items():
-        tuned = [tune_fusion(runs, qrels, list(settings), seed=seed) for seed in range(DIVISIONS)]
-        held_out = np.mean([own.held_out for own in tuned], axis=0)
-        tried[name] = {qid: f"{value:.6g}" for qid, value in zip(qrels, held_out, strict=True)}
-    return tried
 
 
 def read_columns(path: Path, delimiter: str = ",") -> dict[str, dict[str, str]]:
@@ -397,36 +301,6 @@ def tables(folder: Path) -> None:
     for setting, name in FITS.items():
         paths = {data: folder / f"fit-{setting}.{data}.tsv.gz" for data in first}
         print_fits({DATA[data]: read_values(path, "\t") for data, path in paths.items() if path.exists()}, name)
-    aside = json.loads((folder / "aside.json").read_text(encoding="utf-8"))
-    columns = [(data, key) for data in ("insuranceqa", "medquad") for key in ("aside", "RR@10", "R@100")]
-    names = {"aside": "set aside", "RR@10": "dev RR@10", "R@100": "dev R@100"}
-    print_table(
-        ["setting", *(f"{DATA[data]} {names[key]}" for data, key in columns)],
-        [
-            [name, *(f"{aside[arm][data][key]:.3f}" if data in aside.get(arm, {}) else "" for data, key in columns)]
-            for arm, name in SETTINGS.items()
-        ],
-    )
-    shown = ("aside", "RR@10")
-    print_table(
-        ["re-ranker", *(f"{DATA[data]} {names[key]}" for data in first for key in shown)],
-        [
-            [name, *(f"{aside[arm][data][key]:.3f}" if data in aside[arm] else "" for data in first for key in shown)]
-            for arm, name in RANKERS.items()
-        ],
-    )
-    blends = read_values(folder / "blends.csv.gz")
-    usual = next(iter(BLENDS))
-    rows = [[usual, *(f"{blends[f'{data}/base/{usual}'].mean():.3f}" for data in first)]]
-    others = [(name, f"base/{name}") for name in list(BLENDS)[1:]]
-    others += [(name, f"{arm}/{usual}") for arm, name in RANKERS.items() if arm != "base"]
-    for name, column in others:
-        cells = []
-        for data in first:
-            changed = blends.get(f"{data}/{column}")
-            cells.append("" if changed is None else difference(changed, blends[f"{data}/base/{usual}"]))
-        rows.append([name, *cells])
-    print_table(["blend, on the queries set aside", *(DATA[data] for data in first)], rows)
     print_peers(folder)
 
 

@@ -34,7 +34,8 @@ from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import paired_t_test
 from rankwell.models.checkpoints.names import DEFAULT
-from rankwell.rank.system import System, before_rest
+from rankwell.rank.fusion import before_rest
+from rankwell.rank.system import System
 from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit import ladder
 from rankwell.training.fit.fit import fit

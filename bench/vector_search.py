@@ -34,7 +34,7 @@ from rankwell import BiEncoder, Index
 from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.datasets import open_dataset
 from rankwell.models.checkpoints.names import DEFAULT
-from rankwell.rank.passage_vectors import LARGEST_SHARD, PassageVectors, merge_shards, stored_shards
+from rankwell.rank.passage_vectors import LARGEST_SHARD, PassageVectors, merge_shards, stored_shards, vector_blocks
 from rankwell.rank.vector_codes import VectorCodes
 from rankwell.rank.vector_search import search_vectors
 
@@ -141,7 +141,8 @@ def like_real_ones(work: Path, real: Any, documents: int) -> PassageVectors:
             file.write((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16).data)
 
         map_shards(shards, work_on, description="making vectors")
-    return PassageVectors(merge_shards(shards, real.shape[1]), real.shape[1])
+    width = real.shape[1]
+    return PassageVectors(merge_shards(shards, partial(vector_blocks, width=width)), width)
 
 
 class System:

@@ -108,14 +108,16 @@ EARLIER: dict[str, Sequence[Earlier]] = {
 }
 PAGES = {
     "papers.md": ["claims drbert-base", "rows drbert-base", "claims duobert"],
-    "monobert.md": ["claims monobert", "monobert"],
-    "markedbert.md": [
+    "monobert.md": [
+        "claims monobert",
+        "monobert",
         "verdicts markedbert",
         "rows markedbert",
+        "marks",
         "verdicts markedbert-depth",
         "rows markedbert-depth",
         "rows markedbert-depth BM25",
-        "marks",
+        "found-only",
     ],
     "drbert.md": [
         "claims drbert-table1",
@@ -126,10 +128,8 @@ PAGES = {
         "claims drbert-table3",
         "drbert",
     ],
-    "training-data.md": ["found-only"],
     "attention-rules.md": ["rules", "split drbert-table3", "look-alikes"],
-    "deepct.md": ["claims deepct", "rows deepct", "recall"],
-    "doc2query.md": ["claims doc2query", "recall"],
+    "deepct.md": ["claims deepct", "rows deepct", "claims doc2query", "recall"],
     "ccnu.md": ["claims ccnu-passage", "rows ccnu-passage", "claims ccnu-document", "documents"],
 }
 """The tables of each page, in order."""

@@ -55,3 +55,12 @@ def test_commands(rankwell: Callable[..., Any]) -> None:
     assert rankwell("index", "docs.jsonl", "-o", "my-index").code == 0
     assert "--collection docs.jsonl names the documents" in rankwell("rerank", "bees", "docs.jsonl").complaint
     assert "Did you mean 'evaluate'?" in rankwell("eval").err
+
+
+def test_a_hybrid_search_without_a_share() -> None:
+    from rankwell.cli.main import _with_share
+
+    assert _with_share(["search", "x", "q", "--hybrid"]) == ["search", "x", "q", "--hybrid", "0.7"]
+    assert _with_share(["search", "--hybrid", "x", "q"]) == ["search", "--hybrid", "0.7", "x", "q"]
+    assert _with_share(["search", "x", "q", "--hybrid", ".5"]) == ["search", "x", "q", "--hybrid", ".5"]
+    assert _with_share(["search", "x", "--hybrid=0.2", "q"]) == ["search", "x", "--hybrid=0.2", "q"]

@@ -59,6 +59,14 @@ def test_answers_are_filtered_and_show_their_columns(rankwell: Rankwell, product
     assert json.loads(Path("filtered.run.manifest.json").read_text())["config"]["filter"] == "lang = 'en'"
 
 
+def test_queries_have_a_syntax_on_request(rankwell: Rankwell, products: None) -> None:
+    assert set(docids(rankwell("search", "index", "honey -wax", "--json"))) == {"007", "8"}
+    assert docids(rankwell("search", "index", "honey -wax", "--json", "--syntax")) == ["007"]
+    assert docids(rankwell("search", "index", "--json", "--syntax", "--", "-wax honey")) == ["007"]
+    wrong = rankwell("search", "index", 'honey "tea', "--syntax")
+    assert (wrong.code, wrong.err) == (2, "rankwell: query, character 7: a quotation mark that is not closed\n")
+
+
 @pytest.mark.parametrize(
     ("filter", "message"),
     [

@@ -139,6 +139,34 @@ def test_tune_prints_the_grid_and_writes_it(rankwell: Rankwell, index: Path, que
     assert f"--k1 {best['k1']:g} --b {best['b']:g}, {best['mean']:.4f}" in tuned.out
 
 
+def test_index_and_tune_weigh_titles_and_split_names(rankwell: Rankwell) -> None:
+    documents = [
+        {"id": str(n), "title": f"set_{word}", "text": f"{other} {other}Value"}
+        for n, (word, other) in enumerate((("bees", "wasps"), ("wasps", "bees"), ("tea", "milk"), ("milk", "tea")))
+    ]
+    Path("c.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    Path("q.tsv").write_text("a\tset bees\nb\tset wasps\nc\tset tea\nd\tset milk\n")
+    Path("qrels.txt").write_text("a 0 0 1\nb 0 1 1\nc 0 2 1\nd 0 3 1\n")
+    assert rankwell("index", "c.jsonl", "--out", "index", "--weight", "title=2").code == 0
+    assert Index.open("index").analyzer.title_weight == 2
+    tuned = rankwell("tune", "index", "q.tsv", "qrels.txt", "--folds", "2", "--weight", "1,5", "--out", "t.json")
+    assert "best on all 4 queries: --weight title=5 --identifiers, " in tuned.out
+    index = json.loads(Path("t.json").read_text())["index"]
+    assert index["best"] == {"title_weight": 5, "identifiers": True}
+    assert {point["title_weight"] for point in index["grid"]} == {1, 2, 5}
+    plain = rankwell("tune", "index", "q.tsv", "qrels.txt", "--folds", "2", "--weight", "2")
+    assert "--weight title=2 --identifiers" in plain.out
+    assert "title=5" not in plain.out
+    for wrong, problem in (
+        ("title", "expected NAME=VALUE with one of the names title"),
+        ("text=2", "expected NAME=VALUE with one of the names title"),
+        ("title=0", "input should be greater than 0"),
+        ("title=x", "input should be a valid number, unable to parse string as a number"),
+    ):
+        refused = rankwell("index", "c.jsonl", "--out", "other", "--weight", wrong)
+        assert (refused.code, refused.err) == (2, f"rankwell: --weight {wrong}: {problem}\n")
+
+
 def test_the_demo_goes_all_the_way(rankwell: Rankwell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "SHIPPED", Path("nowhere"))  # with a model: test_default_model.py
     shown = rankwell("demo", "--out", "demo")

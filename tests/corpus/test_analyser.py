@@ -361,3 +361,9 @@ class TestPairsOfCharacters:
         assert found["pairs"].scores[0] > 1.5 * found["pairs"].scores[1]
         assert found["single"].docids == ("a", "b")
         assert Index.open(tmp_path / "pairs").rank("首").docids == ("b",)
+
+
+def test_turkish_words_are_found_whatever_the_case_of_their_i() -> None:
+    analyzer = Analyzer.of("tr")
+    assert analyzer.terms("Işık İstanbul") == analyzer.terms("ışık istanbul")
+    assert analyzer.terms("IRAK") == analyzer.terms("Irak") == analyzer.terms("ırak")

@@ -25,7 +25,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.cache import ScoreCache, text_hashes
-from rankwell.rank.passage_vectors import PassageVectors
+from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.system import System
 from rankwell.rank.vector_codes import VectorCodes
 
@@ -51,7 +51,10 @@ def use_tokens(folder: Path, encoder: BiEncoder) -> Any:
 
 def use_vectors(folder: Path, encoder: BiEncoder) -> Any:
     opened = [PassageVectors.open(segment.store, encoder) for segment in Index.open(folder).segments]
-    return [vectors.at(np.arange(len(vectors))).tobytes() for vectors in opened]
+    words = [PassageWords.open(segment.store, encoder) for segment in Index.open(folder).segments]
+    query, every = encoder.encode_query_words(["honey"])[0], [np.arange(len(vectors)) for vectors in opened]
+    met = [part.matches(numbers, query)[0].tobytes() for part, numbers in zip(words, every, strict=True)]
+    return [vectors.at(numbers).tobytes() for vectors, numbers in zip(opened, every, strict=True)], met
 
 
 def use_codes(folder: Path, encoder: BiEncoder) -> Any:

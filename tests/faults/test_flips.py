@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, tiny
     Index.build(documents[:300], folder / "index")
     index = Index.build(documents[300:], folder / "index", append=True)
     save_checkpoint(folder / "model", *load_checkpoint(tiny_checkpoint))
-    first = FirstStage(index, encoder=tiny_bi_encoder, share=0.5)
+    first = FirstStage(index, encoder=tiny_bi_encoder, share=0.5, words=0.5)
     System(first, ranker=folder / "model", depth=5).save(folder / "system")
     ranker = DenseRanker(str(folder / "system" / "encoder"))
     with warnings.catch_warnings():

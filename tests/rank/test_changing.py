@@ -35,9 +35,9 @@ def encoder(tiny_bi_encoder: Path) -> BiEncoder:
     encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
     encode, encoder.encoded = encoder.encode_tokens, 0  # type: ignore[attr-defined]
 
-    def one_by_one(source: StoredTokens, numbers: Any) -> Vectors:
+    def one_by_one(source: StoredTokens, numbers: Any, words: list[Vectors] | None = None) -> Vectors:
         encoder.encoded += len(numbers)  # type: ignore[attr-defined]
-        return np.concatenate([encode(source, np.array([number])) for number in numbers])
+        return np.concatenate([encode(source, np.array([number]), words) for number in numbers])
 
     encoder.encode_tokens = one_by_one  # type: ignore[method-assign]
     return encoder
@@ -59,21 +59,24 @@ def as_documents(contents: dict[str, Any]) -> list[Document]:
 
 def found(dense: DenseRanker, index: Index) -> Any:
     runs = [dense.search(QUERIES, index.filtered(filter), 20) for filter in FILTERS]
+    runs.append(dense.compare_words(runs[0], QUERIES, index))
     return [{qid: (run[qid].docids, run[qid].scores.tobytes()) for qid in run} for run in runs]
 
 
 @settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
 @given(st.dictionaries(st.sampled_from(IDS), documents, max_size=6), st.lists(changes, max_size=4))
 def test_any_changes_leave_what_a_new_build_would_find(
-    tmp_path_factory: pytest.TempPathFactory, encoder: BiEncoder, first: dict[str, Any], steps: list[tuple[str, Any]]
+    tmp_path_factory: pytest.TempPathFactory, encoder: BiEncoder, before: dict[str, Any], steps: list[tuple[str, Any]]
 ) -> None:
     folder, dense = tmp_path_factory.mktemp("changed"), DenseRanker(encoder)
-    now = {"z": ("bee", {"year": 1, "lang": "de"}), **first}
+    now = {"z": ("bee", {"year": 1, "lang": "de"}), **before}
     index = Index.build(as_documents(now), folder / "index")
-    dense.prepare(index.documents.stores)
+    first = FirstStage(index, encoder="", words=0.5)
+    vars(first)["dense"] = dense
+    first.prepare()
     for kind, what in steps:
         if kind == "update":
-            index.update(as_documents(what), prepare=lambda store: dense.prepare([store]))
+            index.update(as_documents(what), prepare=lambda store: first.prepare_stores([store]))
             now |= what
         elif kind == "delete":
             index.delete(what)
@@ -159,3 +162,6 @@ def test_a_system_is_changed_without_loading_its_encoder_again(
         answer.docid for answer in answers
     ]
     assert opened.check().without == 0
+    by_meaning = opened.search("bee honey winter -river", k=60, syntax=True)
+    docids = opened.index.docids(opened.index.documents.live_numbers())
+    assert {a.docid for a in by_meaning} == {docid for docid in docids if "river" not in opened.index.text(docid)}

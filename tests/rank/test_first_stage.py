@@ -74,7 +74,7 @@ def test_a_share_needs_a_bi_encoder(index: Index) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"version": 9}, "a first stage of version 9, expected 1"),
+        ({"version": 9}, "a first stage of version 9, expected 2"),
         ({"bm25": {"k3": 1}}, "not the record of a first stage"),
         ({"share": None}, "not the record of a first stage"),
     ],

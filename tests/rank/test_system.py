@@ -20,9 +20,9 @@ from rankwell.core import files
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.rank.first_stage import FirstStage
-from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.fusion import Shares, before_rest, fuse
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.system import System, before_rest, open_searchable
+from rankwell.rank.system import System, open_searchable
 from rankwell.rank.texts import is_system, open_texts
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index

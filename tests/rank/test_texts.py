@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def test_a_runs_documents_are_not_looked_up_one_by_one(index: Index, monkeypatch
     assert open_texts(index.folder, run).texts(["d", "a"]) == [TEXTS["d"], TEXTS["a"]]
 
 
-def test_tokens_are_found_when_all_segments_have_them(tmp_path: Path, tiny_tokenizer: Path) -> None:
+def test_tokens_are_found_when_most_documents_have_them(tmp_path: Path, tiny_tokenizer: Path) -> None:
     tokenizer = Tokenizer.open(tiny_tokenizer)
     documents = [Document(*item) for item in TEXTS.items()]
     index = Index.build(documents[:3], tmp_path / "index")
@@ -91,10 +92,20 @@ def test_tokens_are_found_when_all_segments_have_them(tmp_path: Path, tiny_token
     make_tokens(index, tokenizer)
     assert StoredTokens.find(index.documents, tokenizer) is not None
     assert StoredTokens.find(index.documents, tokenizer, stems=True) is None
-    grown = Index.build(documents[3:], tmp_path / "index", append=True)
-    assert StoredTokens.find(grown.documents, tokenizer) is None
-    make_tokens(grown, tokenizer)
+    index.add(documents[3:4])
+    tokens = StoredTokens.find(index.documents, tokenizer)
+    assert tokens is not None  # those of the new document were made
+    assert all(store.has_tokens(tokenizer.digest) for store in index.documents.stores)
+    index.add([Document(f"n{n}", "tea") for n in range(9)])
+    assert StoredTokens.find(index.documents, tokenizer) is None
+    make_tokens(index, tokenizer)
     assert StoredTokens.find(Index.open(tmp_path / "index").documents, tokenizer) is not None
+
+
+def test_tokens_stay_in_memory_if_the_folder_is_gone(tmp_path: Path, tiny_tokenizer: Path) -> None:
+    store = DocumentStore.build([Document("a", "tea")], tmp_path / "store")
+    shutil.rmtree(tmp_path / "store")
+    assert len(StoredTokens.open(store.documents, Tokenizer.open(tiny_tokenizer))) == 1
 
 
 def test_nothing_is_made_where_nothing_can_be_kept(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from rankwell.cli.main import app
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Ranking
 from rankwell.retrieve.index import Index
@@ -102,6 +104,33 @@ def test_killing_a_build_at_any_step_leaves_the_old_index_or_the_new(tmp_path: P
         assert len(files(folder)) == 3
     assert seen == sorted(seen)  # once it is the new one it stays so
     assert set(seen) == {False, True}
+
+
+def test_killing_the_command_that_merges_at_any_step_changes_nothing(tmp_path: Path) -> None:
+    Index.build(OLD, tmp_path / "index")
+    Index.build(NEW, tmp_path / "index", append=True)
+    Index.open(tmp_path / "index").delete(["old7", "new8"])
+    expected = hits(tmp_path / "index")
+
+    def merge(folder: Path) -> None:
+        app(["merge", str(folder)], standalone_mode=False)
+
+    shutil.copytree(tmp_path / "index", tmp_path / "model")
+    steps = steps_of(lambda: merge(tmp_path / "model"), tmp_path / "log")
+    renames = {i for i, event in enumerate(steps, 1) if event == "os.rename"}
+    merged = []
+    for step in sorted({*range(1, len(steps), 11), *renames, *(i + 1 for i in renames), len(steps) - 1}):
+        folder = tmp_path / str(step)
+        shutil.copytree(tmp_path / "index", folder)
+        assert in_child(lambda folder=folder, step=step: (die_at(step), merge(folder))) == -signal.SIGKILL  # type: ignore[misc]
+        assert hits(folder) == expected
+        merged.append(len(Index.open(folder).segments) == 1)
+        Index.open(folder).merge()
+        Index.open(folder).check()
+        assert hits(folder) == expected
+        assert len(files(folder)) == 3  # the segment, the description and the lock
+    assert merged == sorted(merged)
+    assert set(merged) == {False, True}
 
 
 def test_killing_the_first_build_leaves_a_folder_that_can_be_built_into(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -178,3 +179,57 @@ def test_weights_without_a_finite_sum_are_an_error(tmp_path: Path) -> None:
     weights = [TermWeights("a", {"bees": 3e38, "honey": 3e38})]
     with pytest.raises(RankwellError, match="the term weights of document 'a' have no finite sum"):
         Index.build([Document("a", "bees honey")], tmp_path / "index", weights=weights)
+
+
+# Titles
+
+
+TITLED = [
+    Document("a", "honey honey wax", title="Bées"),
+    Document("b", "bées", title=""),
+    Document("c", "wax of the bées", title="東京 the Wax"),
+]
+
+
+def test_scores_of_weighted_titles_computed_by_hand() -> None:
+    # Terms: a has bées 3 (the title's), honey 2, wax 1: length 6. b has bées 1: length 1. c has 東 3, 京 3, wax 3 + 1
+    # and bées 1: length 11. All three have bées: idf = ln(1 + 0.5 / 3.5); the mean length is 6.
+    index = Index.build(TITLED, analyzer=Analyzer(stemmer=None, title_weight=3))
+    idf = math.log(1 + 0.5 / 3.5)
+    expected = {
+        docid: idf * tf / (tf + 0.9 * (0.6 + 0.4 * length / 6))
+        for docid, tf, length in (("a", 3, 6), ("b", 1, 1), ("c", 1, 11))
+    }
+    assert dict(index.rank("bées")) == pytest.approx(expected, rel=1e-6)
+    idf = math.log(1 + 1.5 / 2.5)
+    expected = {
+        docid: idf * tf / (tf + 0.9 * (0.6 + 0.4 * length / 6)) for docid, tf, length in (("a", 1, 6), ("c", 4, 11))
+    }
+    assert dict(index.rank("wax")) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_title_of_weight_2_is_a_title_twice() -> None:
+    texts = {document.docid: f"{document.title} {document.contents}" for document in TITLED}
+    weighted, twice = Index.build(TITLED, analyzer=Analyzer(title_weight=2)), Index.build(texts)
+    for query in ("bées", "honey wax", "東京 wax"):
+        assert weighted.rank(query) == twice.rank(query)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("weight", [2.5, 300])
+def test_an_updated_index_weighs_titles_as_a_new_one_does(language: str, weight: float) -> None:
+    analyzer = Analyzer.of(language, title_weight=weight)
+    index = Index.build([Document("a", "old", title="old"), TITLED[1]], analyzer=analyzer)
+    index.update([TITLED[0], TITLED[2]])
+    fresh = Index.build(TITLED, analyzer=analyzer)
+    for merged in (False, True):
+        if merged:
+            index.merge()
+        for query in ("bées", "honey wax", "東京 wax", "old"):
+            assert index.rank(query) == fresh.rank(query)
+    assert Index.open(index.folder).analyzer.title_weight == weight
+
+
+def test_term_weights_exclude_a_weight_of_titles(tmp_path: Path) -> None:
+    with pytest.raises(RankwellError, match="titles have no weight beside them"):
+        build(tmp_path, {"a": {"bee": 1}}, analyzer=Analyzer(title_weight=3))

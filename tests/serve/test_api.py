@@ -321,6 +321,19 @@ def test_what_cannot_be_served_is_said_at_the_start(served_index: Path, tiny_che
         Service(Sources(None, (str(duo),)))
 
 
+def test_a_search_by_its_address_is_that_of_a_body(client: Any) -> None:
+    body = {"query": QUERY, "k": 3, "from": 1, "stages": "bm25", "highlight": False}
+    address = {**body, "q": body["query"], "highlight": "false"}
+    del address["query"]
+    answers = client.post("/search", json=body).json(), client.get("/search", params=address).json()
+    assert [answer.pop("ms") is None for answer in answers] == [False, False]
+    assert answers[0] == answers[1]
+    assert client.get("/search").json()["error"].startswith("query: ")
+    assert client.get("/search?q=bees&k=many").json()["error"].startswith("k: ")
+    assert client.get("/search?q=bees&year=2015").json()["error"].startswith("year: ")
+    assert client.put("/search").headers["allow"] == "GET, HEAD, POST"
+
+
 def test_an_index_without_texts_is_searched_by_bm25(tmp_path: Path) -> None:
     Index.build([Document("x", "bees in a hive")], tmp_path / "bare", store=False)
     with opened(Sources(tmp_path / "bare")) as client:

@@ -96,6 +96,7 @@ def test_openais_embeddings_are_the_bi_encoders_vectors(client: Any, encoder_fol
     many = client.post("/v1/embeddings", json={"input": TEXTS * 20, "input_type": "query"}).json()["data"]
     np.testing.assert_allclose([row["embedding"] for row in many], encoder.encode_queries(TEXTS * 20), atol=1e-6)
     assert client.post("/v1/embeddings", json={"input": TEXTS, "model": "tiny"}).status_code == 404
+    np.testing.assert_allclose(client.post("/embed", json={"inputs": TEXTS}).json(), vectors, atol=1e-6)  # TEI's
 
 
 def test_without_a_bi_encoder_there_are_no_embeddings(sources: Sources) -> None:

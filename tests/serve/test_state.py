@@ -152,8 +152,8 @@ def test_a_service_of_bm25_alone_says_nothing_of_hybrid_search(served_index: Pat
 def test_who_wants_more_is_not_given_less(served_index: Path, tiny_bi_encoder: Path) -> None:
     state = State(System.of_index(served_index, hybrid=0.5, encoder=tiny_bi_encoder), {})
     wanted = (("bees", 3), (QUERY, 5), ("a warm river", 3), ("city", 1200))
-    jobs = [(state, first, query, k, None) for query, k in wanted for first in ("hybrid", "bm25")]
-    alone = [state.search(first, [query], k)[0] for _, first, query, k, _ in jobs]
+    jobs = [(state, first, query, k, None, False) for query, k in wanted for first in ("hybrid", "bm25")]
+    alone = [state.search(first, [query], k)[0] for _, first, query, k, *_ in jobs]
     for (found, _), expected in zip(search_together(jobs), alone, strict=True):
         assert list(found.docids) == list(expected.docids)
     assert [len(found) for found in alone[:6:2]] == [3, 5, 3]

@@ -146,6 +146,8 @@ def test_searches_are_filtered_and_return_the_fields_they_ask_for(client: TestCl
     assert found(client, filter={"tags": "y"}) == ["b"]
     assert found(client, filter="not lang = 'en'") == ["a"]
     assert found(client, **{"from": 1}) == ["a"]
+    assert found(client, query="+honey -milk", syntax=True, filter="lang = 'en'") == ["b"]
+    assert found(client, query='"honey honey"', syntax=True) == []
     answer = client.post("/search", json={"query": "honey", "fields": ["year"]}).json()
     assert {docid: row["metadata"] for docid, row in answer["documents"].items()} == {
         "a": {"year": 2014},
@@ -159,6 +161,7 @@ def test_searches_are_filtered_and_return_the_fields_they_ask_for(client: TestCl
     [
         ({"filter": "year >="}, "filter, character 8: expected a number"),
         ({"filter": {"price": 3}}, "filter: no document in the index"),
+        ({"query": 'a "b', "syntax": True}, "query, character 3: a quotation mark that is not closed"),
         ({"fields": ["price"]}, "fields: no document has a field 'price'; fields: lang, tags, year"),
         ({"filter": "x" * 100_001}, "filter: 100,001 characters; the limit is 100,000"),
         ({"fitler": "year > 3"}, "fitler: Extra inputs are not permitted"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankwell.cli.answers import show_answers
-from rankwell.cli.options import output_folder
+from rankwell.cli.options import SHARE, output_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 MEASURES = "RR(rel=2)@10 nDCG@10 R(rel=2)@100"
 QID = "D025"
-SHARE = 0.7
 SEARCHED, DEPTH = 1000, 10
 FIRST_STAGE_SHARE = 0.5
 NORMALISE = "z-score"
@@ -43,8 +42,8 @@ def demo(
     from rankwell.evaluation.compare import compare
     from rankwell.evaluation.tables import as_text, comparison_table
     from rankwell.models.checkpoints.names import DEFAULT, default_lacks
-    from rankwell.rank.fusion import Shares
-    from rankwell.rank.system import System, before_rest
+    from rankwell.rank.fusion import Shares, before_rest
+    from rankwell.rank.system import System
     from rankwell.retrieve.index import Index
 
     if out != OUT:

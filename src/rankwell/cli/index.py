@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankwell.cli.options import (
+    EncoderOption,
     IdField,
     RayOption,
     TextField,
@@ -19,6 +20,7 @@ from rankwell.cli.options import (
     cluster_of,
     needs,
     output_folder,
+    read_settings,
 )
 from rankwell.core.errors import Notice
 
@@ -77,12 +79,23 @@ def index(
         str | None,
         typer.Option("--tokens", metavar="MODEL", help="Also tokenise the texts for this model, to re-rank faster."),
     ] = None,
+    encoder: EncoderOption = None,
+    words: Annotated[
+        bool,
+        typer.Option("--words", help="Also store the vectors of words, by which `rankwell search --words` re-ranks."),
+    ] = False,
     language: Annotated[
         str | None,
         typer.Option(
             "--language",
             metavar="CODE",
             help="The texts' language, such as de. Default: en; none only lower-cases.",
+        ),
+    ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(
+            "--weight", metavar="title=NUMBER", help="How many times to count the words of titles, as in title=3."
         ),
     ] = None,
     stop_words: Annotated[
@@ -101,7 +114,8 @@ def index(
     """Build a BM25 index.
 
     If a build is interrupted, the old index stays usable. Columns that are neither id, text nor title are stored too:
-    answers show them, and `rankwell search --filter` filters by them.
+    answers show them, and `rankwell search --filter` filters by them. With --encoder or --words, vectors are computed
+    now rather than by the first search that needs them.
 
     Examples:
 
@@ -115,9 +129,13 @@ def index(
 
         rankwell index notes --language de --passages 150 --out my-index
 
+        rankwell index articles.jsonl --weight title=3 --out my-index
+
         rankwell index irds:beir/scifact --out scifact --no-store
 
         rankwell index collection.tsv --out my-index --tokens model
+
+        rankwell index collection.tsv --out my-index --encoder rankwell-mini --words
 
         rankwell index collection.tsv --out weighted --weights weights.jsonl.gz
 
@@ -125,34 +143,41 @@ def index(
 
         rankwell index collection.tsv --out my-index --ray local --workers 4 --segment-documents 250000
     """
-    import numpy as np
 
     from rankwell.core.files import folder_size, read_lines
-    from rankwell.corpus.analyser import Analyzer
+    from rankwell.corpus.analyser import Analyzer, TitleWeight, have_identifiers
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.languages import LANGUAGES
     from rankwell.corpus.sources import resolve_documents
     from rankwell.scale.index import IndexJob, build_index
 
     begin = time.monotonic()
-    needs(context, {"tokens": "store", "segment_documents": "ray"})
+    needs(context, {**dict.fromkeys(("tokens", "encoder", "words"), "store"), "segment_documents": "ray"})
     cluster = cluster_of(context, "append", "expansions", "overwrite", "update", "weights")
     tokenise = None if tokens is None else _tokeniser(tokens)
+    encode = _vector_maker(encoder, words) if encoder or words else None
     own = None if stop_words is None else frozenset(line.strip() for _, line in read_lines(stop_words) if line.strip())
-    analyzer = Analyzer.of(language or "en", stop_words=own, identifiers=identifiers)
+    title_weight = read_settings(weight and [weight], {"title": TitleWeight}, "--weight").get("title", 1.0)
+    how = {"stop_words": own, "identifiers": identifiers, "title_weight": title_weight}
+    analyzer = Analyzer.of(language or "en", **how)
     columns = Columns(id_field, text_field, title_field)
     if cluster is not None:
         job = IndexJob(collection, out.absolute(), segment_documents, analyzer, store, columns, passages)
         made = build_index(job, cluster)
     else:
-        same = (append or update) and not (language or stop_words or identifiers)
+        same = (append or update) and not (language or stop_words or identifiers or weight)
         how = {"analyzer": None if same else analyzer, "store": store}
         how |= {"append": append, "update": update, "overwrite": overwrite}
         documents = resolve_documents(collection, columns, passages=passages)
         made = _build(documents, out, weights, expansions, **how)
     if tokenise is not None:
         tokenise(made)
-    if store and (other := made.analyzer.guess(made.texts(made.docids(np.arange(min(50, len(made))))))) is not None:
+    if encode is not None:
+        encode(made)
+    texts = made.documents.texts(made.documents.live_numbers()[:50]) if store else []
+    if not made.analyzer.identifiers and have_identifiers(texts):
+        warnings.warn("the texts have names as in code; --identifiers splits them", Notice, stacklevel=1)
+    if store and (other := made.analyzer.guess(texts)) is not None:
         name = LANGUAGES[other].name if other in LANGUAGES else "English"
         warnings.warn(f"the texts look {name}; --language {other} finds more of them", Notice, stacklevel=1)
     size, seconds = folder_size(out) / 1e6, time.monotonic() - begin
@@ -185,3 +210,13 @@ def _tokeniser(model: str) -> Callable[[Index], None]:
     folder = find_model(model)
     tokenizer, config = Tokenizer.open(folder), read_ranker_config(folder)
     return lambda index: make_tokens(index, tokenizer, stems=config is not None and config.template.markers)
+
+
+def _vector_maker(encoder: str | None, words: bool) -> Callable[[Index], object]:
+    """A function that computes the vectors of an index. A model that does not exist raises at once."""
+    from rankwell.models.checkpoints.names import DEFAULT, find_model
+    from rankwell.rank.first_stage import FirstStage
+
+    name = encoder or DEFAULT
+    find_model(name)
+    return lambda index: FirstStage(index, encoder=name, words=float(words)).prepare()

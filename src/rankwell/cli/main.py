@@ -6,11 +6,13 @@ import gc
 import inspect
 import os
 import pkgutil
+import re
 import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +20,7 @@ import typer
 from typer.core import TyperCommand
 
 from rankwell import cli
-from rankwell.cli.options import COMMANDS
+from rankwell.cli.options import COMMANDS, SHARE
 from rankwell.core import progress
 from rankwell.core.errors import MissingExtraError, Notice, RankwellError, system_reason
 from rankwell.core.files import DISK_ERRORS, reading_pipes_once
@@ -124,6 +126,15 @@ def _show_warning(
         default(message, category, filename, *rest)
 
 
+def _with_share(arguments: list[str]) -> list[str]:
+    """The arguments, with the usual share after a ``--hybrid`` that has none."""
+    given = [*arguments, ""]
+    for place, (name, value) in reversed([*enumerate(pairwise(given))]):
+        if name == "--hybrid" and not re.match(r"-?[\d.]", value):
+            given.insert(place + 1, str(SHARE))
+    return given[:-1]
+
+
 def main() -> None:
     """Run the command line. A user's error prints one line on standard error and exits with code 2."""
     progress.show_in_log()
@@ -132,7 +143,7 @@ def main() -> None:
     try:
         with interruptible(), warnings.catch_warnings(), reading_pipes_once():
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
-            code = app(prog_name="rankwell", standalone_mode=False)
+            code = app(_with_share(sys.argv[1:]), prog_name="rankwell", standalone_mode=False)
             sys.stdout.flush()  # here, where a closed pipe is caught
             sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:

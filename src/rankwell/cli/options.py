@@ -160,37 +160,36 @@ EncoderOption = Annotated[
         help="Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub. Default: rankwell-mini.",
     ),
 ]
+SHARE = 0.7
+"""The share of ``--hybrid`` without a number."""
 Hybrid = Annotated[
     float | None,
-    typer.Option("--hybrid", metavar="SHARE", help="Add dense search with this share of the score; 1 uses it alone."),
-]
-VectorsOption = Annotated[
-    Literal["auto", "exact", "compressed"],
     typer.Option(
-        "--vectors",
-        help="How dense search compares vectors: all of them (exact), or codes of one bit per number and then the best "
-        "(compressed). auto is exact below 200,000 documents and on a GPU.",
+        "--hybrid",
+        metavar="[SHARE]",
+        help=f"Add dense search with this share of the score, {SHARE} unless given; 1 uses it alone.",
     ),
 ]
+VectorChoice = Literal["auto", "exact", "compressed"]
 
 
 # Rarely used options: ``--set NAME=VALUE``
 
 
-def read_settings(texts: Sequence[str] | None, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of ``--set NAME=VALUE``; ``kinds`` has the type of each by its name."""
+def read_settings(texts: Sequence[str] | None, kinds: Mapping[str, Any], option: str = "--set") -> dict[str, Any]:
+    """The values of ``--set NAME=VALUE``, or of another option; ``kinds`` has the type of each by its name."""
     from pydantic import TypeAdapter, ValidationError
 
     settings = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or name not in kinds:
-            raise RankwellError(f"--set {text}: expected NAME=VALUE with one of the names {', '.join(kinds)}")
+            raise RankwellError(f"{option} {text}: expected NAME=VALUE with one of the names {', '.join(kinds)}")
         try:
             settings[name] = TypeAdapter(kinds[name]).validate_strings(value)
         except ValidationError as error:
             problem = error.errors()[0]["msg"]
-            raise RankwellError(f"--set {text}: {problem[0].lower()}{problem[1:]}") from None
+            raise RankwellError(f"{option} {text}: {problem[0].lower()}{problem[1:]}") from None
     return settings
 
 

@@ -22,7 +22,7 @@ from rankwell.cli.options import (
     Settings,
     TextField,
     TrustRemoteCode,
-    VectorsOption,
+    VectorChoice,
     WorkersOption,
     check_run,
     cluster_of,
@@ -38,7 +38,14 @@ if TYPE_CHECKING:
     from rankwell.scale.workers import Cluster
 
 RUN_DEPTH = 1000
-SETTINGS: dict[str, Any] = {"k2": float, "threads": int, "ignore_identical_ids": bool, "format": Format, "tag": str}
+SETTINGS: dict[str, Any] = {
+    "k2": float,
+    "threads": int,
+    "ignore_identical_ids": bool,
+    "vectors": VectorChoice,
+    "format": Format,
+    "tag": str,
+}
 
 
 def search(
@@ -75,11 +82,19 @@ def search(
             help="Only documents whose columns match, as in \"year >= 2015 and lang = 'de'\".",
         ),
     ] = None,
+    syntax: Annotated[
+        bool, typer.Option("--syntax", help='Allow "a phrase", +word, -word and prefix* in queries.')
+    ] = False,
     hybrid: Hybrid = None,
+    words: Annotated[
+        float | None,
+        typer.Option(
+            "--words", metavar="WEIGHT", help="Re-rank the best 100 by word vectors, with this weight in their scores."
+        ),
+    ] = None,
     encoder: EncoderOption = None,
     device: Device = None,
     precision: PrecisionOption = "auto",
-    vectors: VectorsOption = "auto",
     trust_remote_code: TrustRemoteCode = False,
     ray: RayOption = None,
     workers: WorkersOption = 0,
@@ -98,6 +113,9 @@ def search(
 
     ignore_identical_ids: true leaves out documents that have the id of the query, as BEIR does.
 
+    vectors: how dense search compares them: all (exact), or codes of one bit per number and then the best (compressed).
+    Default: auto, which is exact below 200,000 documents and on a GPU.
+
     format: trec (the default) or msmarco; tag: the run's name. Default: BM25, hybrid or dense.
 
     Examples:
@@ -110,6 +128,8 @@ def search(
 
         rankwell search my-index "how do bees keep warm" --filter "year >= 2015 and lang in ('de', 'en')"
 
+        rankwell search my-index '"honey bees" winter* -wasps' --syntax
+
         rankwell search my-index queries.tsv --out bm25.run
 
         rankwell search my-index queries.dev.tsv --k 100 --k1 0.82 --b 0.68 --out bm25.run.gz
@@ -118,9 +138,13 @@ def search(
 
         rankwell search my-index queries.tsv --hybrid 0.7 --k 100 --out hybrid.run
 
+        rankwell search my-index "how do bees keep warm" --hybrid 0.7 --words 0.5
+
     With --hybrid, BM25 and the bi-encoder each find 1,000 documents, which are ranked by the weighted sum of their
     standardised scores. Document vectors are computed on first use and cached beside the index; rankwell tune --hybrid
-    finds the share. With --ray, each worker holds some of the index's segments and their vectors; the run is the same.
+    finds the share. --words re-ranks the best 100 by how similar the most similar word of the document is to each word
+    of the query; `rankwell index --words` stores the vectors of words, or else the first such search does. With --ray,
+    each worker holds some of the index's segments and their vectors; the run is the same.
     """
     from rankwell.core.errors import RankwellError
     from rankwell.core.shards import remove_shards
@@ -131,17 +155,18 @@ def search(
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import is_index
 
-    cluster = cluster_of(context, "trust_remote_code")
+    cluster = cluster_of(context, "trust_remote_code", "syntax")
     options = read_settings(settings, SETTINGS)
     check_run(out, options.get("tag"), cluster)
     printed = answer_format(context)
     if not index.exists() and (is_system(queries) or is_index(queries)):
         raise RankwellError(f"{queries} comes first: rankwell search {queries} {quote(str(index))}")
     if is_system(index):
-        of_an_index = ("k1", "b", "k2", "hybrid", "encoder", "vectors", "trust_remote_code")
+        of_an_index = ("k1", "b", "k2", "hybrid", "words", "encoder", "vectors", "trust_remote_code")
         excludes(context, "a system", *of_an_index, "ray", "workers")
     else:
-        needs(context, dict.fromkeys(("encoder", "device", "precision", "vectors", "trust_remote_code"), "hybrid"))
+        of_encoder = dict.fromkeys(("encoder", "device", "precision", "trust_remote_code"), ("hybrid", "words"))
+        needs(context, {**of_encoder, "vectors": "hybrid"})
     request = SearchRequest(
         index=index,
         queries=queries,
@@ -149,12 +174,14 @@ def search(
         bm25=BM25(k1, b, options.get("k2")),
         threads=options.get("threads", 0),
         hybrid=hybrid,
+        words=words,
         encoder=encoder or DEFAULT,
         computing=Computing(device, precision, trust_remote_code=trust_remote_code),
-        vectors=vectors,
+        vectors=options.get("vectors", "auto"),
         columns=Columns(id_field, text_field),
         ignore_identical_ids=options.get("ignore_identical_ids", False),
         filter=filter,
+        syntax=syntax,
     )
     request.check()
     result = request.execute(_workers(cluster, hybrid, out), name=options.get("tag"))

@@ -22,7 +22,7 @@ from rankwell.cli.options import (
     PrecisionOption,
     Settings,
     TrustRemoteCode,
-    VectorsOption,
+    VectorChoice,
     excludes,
     needs,
     read_settings,
@@ -31,6 +31,7 @@ from rankwell.core.registry import Normalisation
 
 SETTINGS: dict[str, Any] = {
     "normalise": Normalisation,
+    "vectors": VectorChoice,
     "label": str,
     "batch_tokens": Annotated[int, Ge(1)],
     "wait_ms": Annotated[float, Ge(0)],
@@ -80,7 +81,6 @@ def serve(
     ] = None,
     hybrid: Hybrid = None,
     encoder: EncoderOption = None,
-    vectors: VectorsOption = "auto",
     alias: Annotated[
         list[str] | None,
         typer.Option(
@@ -124,6 +124,9 @@ def serve(
     Settings, for --set NAME=VALUE:
 
     normalise: how scores are normalised before --fuse and --blend combine them: min-max (the default), z-score, none.
+
+    vectors: how dense search compares them: all (exact), or codes of one bit per number and then the best (compressed).
+    Default: auto, which is exact below 200,000 documents and on a GPU.
 
     label: for a classifier of several classes, the one that means relevant. Default: entailment.
 
@@ -179,7 +182,7 @@ def serve(
         "shares": Shares.from_options(fuse, blend, rare.get("normalise", "min-max")),
         "hybrid": hybrid if hybrid is None else Shares.hybrid(hybrid).similarity,
         "encoder": encoder or DEFAULT,
-        "vectors": vectors,
+        "vectors": rare.get("vectors", "auto"),
     }
     body, documents = rare.get("max_body", 8 << 20), rare.get("max_documents", 1000)
     limits = Limits(body_bytes=body, documents=documents, default_timeout_ms=timeout_ms)

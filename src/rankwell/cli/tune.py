@@ -39,6 +39,12 @@ def tune(
     b: Annotated[
         str, typer.Option("--b", metavar="VALUES", help="Values of b to try, in the same form.")
     ] = "0.1:0.9:0.1",
+    weight: Annotated[
+        str,
+        typer.Option(
+            "--weight", metavar="VALUES", help="Weights of titles to try, where documents have titles; 1 tries none."
+        ),
+    ] = "1,2,3,5",
     folds: Annotated[int, typer.Option("--folds", help="Number of cross-validation folds.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="Seed for assigning queries to folds.")] = 0,
     threads: Threads = 0,
@@ -53,6 +59,9 @@ def tune(
     ] = None,
 ) -> None:
     """Tune k1 and b, and with --hybrid a bi-encoder's share, on development queries.
+
+    Where documents have titles, or names as in code, also tries to build the index with a weight of titles, or with
+    --identifiers, in a temporary folder.
 
     Report the cross-validated figure: each fold is measured with the values that did best on the others.
 
@@ -69,7 +78,16 @@ def tune(
     from rankwell.rank.rankers import open_encoder
     from rankwell.rank.texts import find_index
     from rankwell.retrieve.index import Index
-    from rankwell.retrieve.tune import as_point, grid_table, parse_values, tune_bm25
+    from rankwell.retrieve.tune import (
+        as_build,
+        as_point,
+        build_options,
+        choose_analyzer,
+        grid_table,
+        other_analyzers,
+        parse_values,
+        tune_bm25,
+    )
 
     columns = Columns(id_field, text_field)
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
@@ -80,9 +98,15 @@ def tune(
         read_qrels(qrels),
     )
     how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}
+    analyzers = other_analyzers(opened, parse_values(weight))
     tuning = tune_bm25(opened, records, judgments, k1=parse_values(k1), b=parse_values(b), **how)
     print(grid_table(tuning), file=reports(out))
     record = tuning.as_dict(as_point)
+    if analyzers:
+        builds, _ = choose_analyzer(opened, analyzers, records, judgments, tuning.best, **how)
+        table = builds.table("what the index is built with, searched so", build_options, name=build_options)
+        print(f"\n{table}", file=reports(out))
+        record["index"] = builds.as_dict(as_build)
     if bi_encoder is not None:
         from rankwell.rank.dense import DenseRanker, share_table, shares_tried, tune_hybrid
 

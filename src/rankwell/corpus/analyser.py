@@ -8,21 +8,21 @@ character spans, which exact-match markers need.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import Stemmer
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rankwell.core.arrays import pack_strings
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.characters import class_table
-from rankwell.corpus.languages import LANGUAGES, SEGMENTERS, elision, fold_accents, guess_language
+from rankwell.corpus.languages import LANGUAGES, SEGMENTERS, elision, guess_language
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.word_kernels import MAX_WORD_BYTES, find_words
 
@@ -49,6 +49,10 @@ FUNCTION_WORDS = LUCENE_STOP_WORDS | frozenset(
 )
 """Lucene's stop words and the other words of English that carry grammar rather than content, question words too."""
 
+TitleWeight = Annotated[float, Field(gt=0, le=1000)]
+NAMED_TEXTS = 0.1
+"""Texts have names in code if more than this share of them does."""
+_NAME_IN_CODE = re.compile(r"[^\W\d]_[^\W\d]|[a-z][A-Z]|\w\.\w+\(")
 # What step 1 turns into -logi or -bli.
 _LOGI_OR_BLI = re.compile(r"(log|bl)(?:ies|[iy](?:ed|ing)?s?)$")
 
@@ -95,7 +99,10 @@ class Word:
 
 
 class Analyzer(BaseModel):
-    """How text becomes terms. Frozen, and stored with every index so that queries are analysed the same way."""
+    """How text becomes terms, and what they count.
+
+    Frozen, and stored with every index so that queries are analysed the same way.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -112,9 +119,18 @@ class Analyzer(BaseModel):
     """What finds the words of a language without spaces: ``icu``, or a function of a plugin."""
     identifiers: bool = False
     """Whether names in code are split: ``add_done``, ``os.path`` and ``readLine`` are two words each."""
+    title_weight: TitleWeight = 1.0
+    """How many times an index counts each term of a title."""
 
     @classmethod
-    def of(cls, language: str, *, stop_words: frozenset[str] | None = None, identifiers: bool = False) -> Analyzer:
+    def of(
+        cls,
+        language: str,
+        *,
+        stop_words: frozenset[str] | None = None,
+        identifiers: bool = False,
+        title_weight: float = 1.0,
+    ) -> Analyzer:
         """What a language needs; ``none`` only lower-cases. ``stop_words`` replace the language's.
 
         >>> Analyzer.of("fr").terms("L'élève lit les journaux")
@@ -136,7 +152,11 @@ class Analyzer(BaseModel):
                 segmenter=needs.segmenter,
             )
         own = {} if stop_words is None else {"stop_words": stop_words}
-        return cls(**{**made.model_dump(), "identifiers": identifiers, **own})
+        return made.changed(identifiers=identifiers, title_weight=title_weight, **own)
+
+    def changed(self, **settings: Any) -> Analyzer:
+        """This analyser with some settings changed."""
+        return Analyzer(**{**self.model_dump(), **settings})
 
     @classmethod
     def english(cls) -> Analyzer:
@@ -171,6 +191,11 @@ class Analyzer(BaseModel):
     def _elision(self) -> re.Pattern[str] | None:
         return elision(self.language)
 
+    @property
+    def fold(self) -> Callable[[str], str] | None:
+        """What becomes of a stem in this language."""
+        return LANGUAGES[self.language].fold if self.language in LANGUAGES else None
+
     @cached_property
     def _stemmer(self) -> Any:
         # No cache of its own: each distinct word is stemmed once anyway. One stemmer must not be used by two threads.
@@ -183,8 +208,8 @@ class Analyzer(BaseModel):
         stemmed: Sequence[str] = self._stemmer.stemWords(list(words)) if self._stemmer else words
         if self.stemmer == "porter":
             stemmed = [_as_porter_ships(word, stem) for word, stem in zip(words, stemmed, strict=True)]
-        if self.language in LANGUAGES and LANGUAGES[self.language].folds:
-            stemmed = [fold_accents(stem) for stem in stemmed]
+        if self.fold is not None:
+            stemmed = list(map(self.fold, stemmed))
         stop_words = self.stop_words
         return [None if word in stop_words else stem for word, stem in zip(words, stemmed, strict=True)]
 
@@ -260,6 +285,15 @@ class Analyzer(BaseModel):
             for number, (begin, end) in zip(numbers, places, strict=True)
         ]
         return [words[begin:end] for begin, end in pairwise(bounds)]
+
+
+def have_identifiers(texts: Sequence[str]) -> bool:
+    """Whether names in code, such as ``add_done`` and ``readLine``, are frequent in texts.
+
+    >>> have_identifiers(["calls add_done_callback", "readLine"]), have_identifiers(["bees", "The U.S. at 3.14 p.m."])
+    (True, False)
+    """
+    return sum(_NAME_IN_CODE.search(text) is not None for text in texts) > NAMED_TEXTS * len(texts)
 
 
 def read_analyzer(config: object, where: str) -> Analyzer:

@@ -29,6 +29,23 @@ def icu_words(text: str, language: str) -> Iterator[str]:
     return iter(WordBreaker(text, language))
 
 
+def fold_accents(word: str) -> str:
+    """The word without accents and other marks.
+
+    >>> fold_accents("garçon élève")
+    'garcon eleve'
+    """
+    if word.isascii():
+        return word
+    plain = (letter for letter in unicodedata.normalize("NFKD", word) if not unicodedata.combining(letter))
+    return unicodedata.normalize("NFC", "".join(plain))
+
+
+def fold_dotless(word: str) -> str:
+    """The word with i for ı, whose capital is I: it is lower-cased to i, as elsewhere."""
+    return word.replace("ı", "i")
+
+
 @dataclass(frozen=True, slots=True)
 class Language:
     """How texts of a language become terms. ``elided`` are the words that lose their vowel before an apostrophe."""
@@ -36,8 +53,8 @@ class Language:
     name: str
     stemmer: str | None = None
     stop_words: str = ""
-    folds: bool = False
-    """Whether accents are dropped from stems: people leave them out when they type."""
+    fold: Callable[[str], str] | None = None
+    """What else becomes of stems: most often accents are dropped, because people leave them out when they type."""
     elided: str = ""
     pairs: bool = False
     segmenter: str | None = None
@@ -54,7 +71,7 @@ LANGUAGES = {
         "catalan",
         "el la els les un una uns unes de del dels a al als en per amb i o que no es és ha han ser aquest "
         "aquesta com més",
-        folds=True,
+        fold=fold_accents,
         elided="d l m n s t",
     ),
     "cs": Language("Czech", "czech", "a i v ve na se si je z ze s k ke o do že to by jsou pro po za ale jako od nebo"),
@@ -82,7 +99,7 @@ LANGUAGES = {
         "el la los las un una unos unas de del a al en por para con sin sobre y e o u que no se es son era fue "
         "ser ha han "
         "su sus lo le les me te nos mi tu este esta estos estas como más pero si ya muy",
-        folds=True,
+        fold=fold_accents,
     ),
     "fi": Language("Finnish", "finnish", "ja on ei se että en oli hän mutta ovat olla kun niin myös tai jos kuin joka"),
     "fr": Language(
@@ -91,7 +108,7 @@ LANGUAGES = {
         "le la les un une des de du à au aux en dans par pour avec sans sur et ou que qui ne pas se est sont "
         "était être "
         "a ont son sa ses leur leurs ce cette ces il elle ils elles on nous vous je tu me te lui y mais si plus comme",
-        folds=True,
+        fold=fold_accents,
         elided="c d j l m n qu s t jusqu lorsqu puisqu quoiqu",
     ),
     "hi": Language("Hindi", "hindi", "के का की में है और से को पर यह वह हैं था थे थी कि जो एक ने भी तो हो कर या"),
@@ -103,7 +120,7 @@ LANGUAGES = {
         "il lo la i gli le un uno una di del della dei delle a al alla ai alle da dal in nel nella con su sul "
         "per e o che "
         "non si è sono era ha hanno suo sua come più ma se questo questa",
-        folds=True,
+        fold=fold_accents,
         elided="c d dall dell l nell sull all un s t m v quest",
     ),
     "ja": Language("Japanese", pairs=True),
@@ -132,10 +149,10 @@ LANGUAGES = {
         "o a os as um uma uns umas de do da dos das em no na nos nas por para com sem e ou que não se é são era "
         "foi ser "
         "seu sua seus suas ao à como mais mas este esta isso",
-        folds=True,
+        fold=fold_accents,
     ),
     "ro": Language(
-        "Romanian", "romanian", "și în de la cu pe din un o a al ale că nu este sunt pentru sau care", folds=True
+        "Romanian", "romanian", "și în de la cu pe din un o a al ale că nu este sunt pentru sau care", fold=fold_accents
     ),
     "ru": Language(
         "Russian",
@@ -152,24 +169,17 @@ LANGUAGES = {
     ),
     "ta": Language("Tamil", "tamil", "ஒரு என்று மற்றும் இந்த இது அந்த அது என என்ற"),
     "th": Language("Thai", segmenter="icu"),
-    "tr": Language("Turkish", "turkish", "ve bir bu da de için ile çok ne gibi daha olarak olan o ama veya ise mi"),
+    "tr": Language(
+        "Turkish",
+        "turkish",
+        "ve bir bu da de için ile çok ne gibi daha olarak olan o ama veya ise mi",
+        fold=fold_dotless,
+    ),
     "zh": Language("Chinese", pairs=True),
 }
 """Besides English and ``none``, by ISO 639-1's codes."""
 
 _SCRIPTS = {"ja": "ぁ-ヿ", "ko": "가-힣", "zh": "一-鿿", "th": "ก-๛", "lo": "ກ-ໟ", "km": "ក-៹", "my": "က-႟"}
-
-
-def fold_accents(word: str) -> str:
-    """The word without accents and other marks.
-
-    >>> fold_accents("garçon élève")
-    'garcon eleve'
-    """
-    if word.isascii():
-        return word
-    plain = (letter for letter in unicodedata.normalize("NFKD", word) if not unicodedata.combining(letter))
-    return unicodedata.normalize("NFC", "".join(plain))
 
 
 def elision(language: str) -> re.Pattern[str] | None:

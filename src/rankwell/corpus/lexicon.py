@@ -118,6 +118,17 @@ class Lexicon:
         self.check()  # a damaged table could hide a string
         return self.find(strings)
 
+    def with_prefix(self, prefix: str) -> NDArray[np.int64]:
+        """The numbers of the strings that begin with ``prefix``."""
+        self.check()
+        ends = self._ends[: self._count]
+        begins = np.concatenate([[0], ends])[:-1]
+        start = prefix.encode("utf-8", "surrogatepass")
+        numbers = np.flatnonzero(ends - begins >= len(start))
+        for place, byte in enumerate(start):
+            numbers = numbers[self._arena[begins[numbers] + place] == byte]
+        return numbers
+
     def number(self, string: str) -> int:
         """The number of one string, or -1; several times faster than :meth:`find` for one."""
         self.check()

@@ -9,7 +9,7 @@
 Three questions are asked in this order. Does a telling phrase occur, with or without a question word ("cost of …",
 "… definition")? Which question word is there? And after *what* or *which*: what is the head noun? "What is the longest
 river in Asia" asks for a river, and :data:`HEAD_NOUNS` knows that rivers are locations. The labels follow the public
-question classification data (see :data:`COARSE_TYPES`), on which the rules are measured in ``docs/query-types.md``.
+question classification data (see :data:`COARSE_TYPES`), on which the rules are measured in ``docs/recipes.md``.
 """
 
 from __future__ import annotations

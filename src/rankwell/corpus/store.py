@@ -198,6 +198,11 @@ class DocumentStore:
         """Whether the store has the documents' texts, not only their ids."""
         return self._texts is not None
 
+    @property
+    def has_titles(self) -> bool:
+        """Whether some documents have titles."""
+        return self._titles is not None
+
     @classmethod
     def build(cls, documents: Iterable[Document], folder: str | Path) -> DocumentStore:
         """Write a store; ``folder`` must not exist and appears only when it is complete."""

@@ -1,27 +1,60 @@
 """Vectors that are kept when documents move to another store, so that only changed texts are encoded again.
 
 A bi-encoder's vectors are stored beside the texts they were computed from, in shards (:mod:`rankwell.core.shards`),
-under ``vectors-NAME``. If some documents of a new store have the id and the text of documents with vectors,
-``vectors-NAME-known`` holds theirs until the vectors of the whole store are computed.
+under ``vectors-NAME``, those of words under ``vectors-NAME-words``. If some documents of a new store have the id and
+the text of documents with vectors, ``vectors-NAME-known`` holds theirs until those of the whole store are computed.
+
+A shard of vectors has a row for each document. A shard of words has a row for each word: it begins with the number of
+the row at which each document ends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from rankwell.core.arrays import Rows, save_array
+from rankwell.core.arrays import Array, Rows, gather, save_array
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.mapped import ArrayFolder, MappedArray
 from rankwell.core.shards import MANIFEST, Shards, read_plan
 from rankwell.corpus.store import DocumentStore, NumberedDocuments
 
-VECTORS, MERGED, KNOWN = "vectors-", "-merged", "-known"
+VECTORS, WORDS, MERGED, KNOWN = "vectors-", "-words", "-merged", "-known"
 _AT_A_TIME = 4096
 Half = NDArray[np.float16]
+
+
+class WordShard:
+    """The rows (T, ``width``) of some documents' words in a shard, memory-mapped and verified when they are read."""
+
+    def __init__(self, shards: Shards, number: int, width: int):
+        path, documents = shards.path(number), len(shards.items(number))
+        begin = 8 * documents
+        self._file = shards.map(number, np.uint8, (path.stat().st_size,))
+        self._file.check(np.zeros(1, np.int64), np.full(1, min(begin, len(self._file.values))))
+        self._begin, self.path = begin, path
+        rows, rest = divmod(max(len(self._file.values) - begin, -1), width)
+        if not rest:
+            self.ends: Rows = self._file.values[:begin].view(np.int64)
+            self.begins: Rows = np.concatenate([np.zeros(1, np.int64), self.ends])[:documents]
+        # The ends are addresses in the kernels. Every document has a word.
+        if rest or not (self.begins < self.ends).all() or (documents and self.ends[-1] != rows):
+            raise InputError(path, None, "damaged: not the word vectors of the shard's documents")
+        self.rows: NDArray[np.uint8] = self._file.values[begin:].reshape(rows, width)
+
+    def check(self, begins: Rows, ends: Rows) -> None:
+        """Verify these rows."""
+        width = self.rows.shape[1]
+        self._file.check(self._begin + begins * width, self._begin + ends * width)
+
+    def whole(self) -> NDArray[np.uint8]:
+        """All rows, verified."""
+        self._file.whole()
+        return self.rows
 
 
 def keep_vectors(before: NumberedDocuments, store: DocumentStore) -> None:
@@ -44,29 +77,33 @@ def keep_vectors(before: NumberedDocuments, store: DocumentStore) -> None:
         usable = np.array([name in known for known in sources])[owners]
         if not usable.any():
             continue
-        vectors = None
+        order, parts = [], []
         for owner in np.unique(owners[usable]).tolist():
-            here = owners[usable] == owner
+            here = np.flatnonzero(owners[usable] == owner)
             shards, width = sources[owner][name]
-            part = _read(shards, width, old[usable][here] - before.bases[owner])
-            vectors = np.empty((len(here), part.shape[1]), np.float16) if vectors is None else vectors
-            vectors[here] = part
-        assert vectors is not None
+            for places, *part in _read(shards, width, old[usable][here] - before.bases[owner]):
+                order.append(here[places])
+                parts.append(part)
+        joined, lengths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        turns = np.argsort(np.concatenate(order))
+        vectors = joined[gather((np.cumsum(lengths) - lengths)[turns], lengths[turns])]
         with atomic_folder(store.folder / f"{VECTORS}{name}{KNOWN}") as temporary:
             save_array(temporary / "rows.npy", new[usable])
+            save_array(temporary / "lengths.npy", lengths[turns])
             save_array(temporary / "vectors.npy", vectors.ravel())
 
 
-def known_vectors(store: DocumentStore, name: str, width: int) -> tuple[Rows, Half]:
-    """The documents whose vectors were kept, in ascending order, and these vectors."""
+def known_vectors(store: DocumentStore, name: str, width: int, dtype: DTypeLike) -> tuple[Rows, Rows, Array]:
+    """The documents whose vectors were kept, in ascending order, how many vectors each has, and all these vectors."""
     folder = known_folder(store, name)
     if not folder.is_dir():
-        return np.empty(0, np.int64), np.empty((0, width), np.float16)
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, width), dtype)
     arrays = ArrayFolder(folder)
-    rows, vectors = arrays.map("rows", np.int64).whole(), arrays.map("vectors", np.float16).whole()
-    if len(vectors) != len(rows) * width:
+    rows, lengths = (arrays.map(part, np.int64).whole() for part in ("rows", "lengths"))
+    vectors = arrays.map("vectors", dtype).whole()
+    if len(rows) != len(lengths) or len(vectors) != lengths.sum() * width:
         raise InputError(folder, None, f"damaged: not vectors of {width} numbers")
-    return rows, vectors.reshape(-1, width)
+    return rows, lengths, vectors.reshape(-1, width)
 
 
 def known_folder(store: DocumentStore, name: str) -> Path:
@@ -89,13 +126,18 @@ def _complete_vectors(store: DocumentStore) -> dict[str, tuple[Shards, int]]:
     return found
 
 
-def _read(shards: Shards, width: int, rows: Rows) -> Half:
-    vectors = np.empty((len(rows), width), np.float16)
+def _read(shards: Shards, width: int, rows: Rows) -> Iterator[tuple[Rows, Array, Rows]]:
+    """Shard by shard: which of some documents it has, their vectors, and how many each has."""
     owners = rows // shards.size
     for number in np.unique(owners).tolist():
-        here = owners == number
-        part: MappedArray = shards.map(number, np.float16, (len(shards.items(number)), width))
-        local = rows[here] - number * shards.size
-        part.check(local, local + 1)
-        vectors[here] = part.values[local]
-    return vectors
+        places = np.flatnonzero(owners == number)
+        local = rows[places] - number * shards.size
+        if WORDS in shards.folder.name:
+            words = WordShard(shards, number, width)
+            begins, ends = words.begins[local], words.ends[local]
+            words.check(begins, ends)
+            yield places, words.rows[gather(begins, ends - begins)], ends - begins
+        else:
+            part: MappedArray = shards.map(number, np.float16, (len(shards.items(number)), width))
+            part.check(local, local + 1)
+            yield places, part.values[local], np.ones(len(local), np.int64)

@@ -19,7 +19,8 @@ from rankwell.corpus.store import DocumentStore, NumberedDocuments, document_bat
 from rankwell.inputs.pieces import Pieces, pack_pieces, packed_dtype, unpack_pieces
 from rankwell.inputs.tokenizer import Tokenizer
 
-_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT)
+"""Errors of a folder that cannot be written to, or that another process has replaced meanwhile."""
 
 
 def tokens_name(tokenizer: Tokenizer, *, stems: bool = False) -> str:
@@ -45,10 +46,10 @@ class StoredTokens:
 
     @classmethod
     def find(cls, documents: NumberedDocuments, tokenizer: Tokenizer, stems: bool = False) -> StoredTokens | None:
-        """Open the tokens of all documents if all stores have them."""
+        """Open the tokens of all documents if those of most are stored; an update may have added others."""
         name = tokens_name(tokenizer, stems=stems)
-        stored = all(store.has_tokens(name) for store in documents.stores)
-        return cls.open(documents, tokenizer, stems) if stored else None
+        stored = sum(len(store) for store in documents.stores if store.has_tokens(name))
+        return cls.open(documents, tokenizer, stems) if 2 * stored > len(documents) else None
 
     def __len__(self) -> int:
         return len(self._documents)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,9 @@ from rankwell.models.vector_layers import Dense
 TEXTS_AT_A_TIME = 8192
 PIECES_AT_A_TIME = 1 << 22
 DEFAULT_LENGTH = 256
+
+WORD_WIDTH = 320
+"""The most dimensions of a word vector."""
 
 Vectors = NDArray[np.float32]
 
@@ -163,6 +166,11 @@ class BiEncoder:
         return min(width, self.modules.truncate or width)
 
     @property
+    def word_width(self) -> int:
+        """W, the number of dimensions of a word vector."""
+        return min(WORD_WIDTH, int(self.encoder.config.hidden_size))
+
+    @property
     def base(self) -> BiEncoder | None:
         """The same encoder without dense layers, if this one's layers can be applied to its vectors.
 
@@ -212,12 +220,23 @@ class BiEncoder:
         """The vectors (N, H) of queries, of length 1 unless the model compares by the dot product."""
         return self._encode(self.query_prompt, texts, self.modules.query)
 
-    def encode_documents(self, texts: Sequence[str]) -> Vectors:
-        """The vectors (N, H) of documents, of length 1 unless the model compares by the dot product."""
-        return self._encode(self.document_prompt, texts, self.modules.document)
+    def encode_documents(self, texts: Sequence[str], words: list[Vectors] | None = None) -> Vectors:
+        """The vectors (N, H) of documents, of length 1 unless the model compares by the dot product.
 
-    def encode_tokens(self, source: StoredTokens, numbers: NDArray[np.int64]) -> Vectors:
-        """The vectors of documents that are tokenised already, by number."""
+        If a list ``words`` is given, the vectors (T, W) of each document's words are appended to it, of length 1.
+        """
+        return self._encode(self.document_prompt, texts, self.modules.document, words)
+
+    def encode_query_words(self, texts: Sequence[str]) -> list[Vectors]:
+        """The vectors (T, W) of the words of each query, of length 1. Words are the encoder's tokens."""
+        words: list[Vectors] = []
+        self._encode(self.query_prompt, texts, (), words)
+        return words
+
+    def encode_tokens(
+        self, source: StoredTokens, numbers: NDArray[np.int64], words: list[Vectors] | None = None
+    ) -> Vectors:
+        """Like :meth:`encode_documents`, of documents that are tokenised already, by number."""
         front = self.prompt_pieces
         if front is None:
             raise RankwellError(f"texts have other tokens after the prompt {self.document_prompt!r} than alone")
@@ -225,7 +244,7 @@ class BiEncoder:
         for begin, end in row_blocks(source.lengths(numbers), PIECES_AT_A_TIME, TEXTS_AT_A_TIME):
             pieces = source.at(numbers[begin:end])
             prompted = pieces.after(front) if self.document_prompt else pieces
-            vectors[begin:end] = self._encode_pieces(prompted, self.modules.document)
+            vectors[begin:end] = self._encode_pieces(prompted, self.modules.document, words)
         return vectors
 
     @property
@@ -251,27 +270,60 @@ class BiEncoder:
         if pieces + 2 >= most:  # with [CLS] and [SEP]
             raise RankwellError(f"the prompt {prompt!r} has {pieces} pieces: no room is left in a length of {most}")
 
-    def _encode(self, prompt: str, texts: Sequence[str], layers: Sequence[Dense]) -> Vectors:
+    def _encode(
+        self, prompt: str, texts: Sequence[str], layers: Sequence[Dense], words: list[Vectors] | None = None
+    ) -> Vectors:
         parts = [np.zeros((0, self.width), np.float32)]
         for begin in range(0, len(texts), TEXTS_AT_A_TIME):
             prompted = [prompt + text for text in texts[begin : begin + TEXTS_AT_A_TIME]]
-            parts.append(self._encode_pieces(self.tokenizer.encode(prompted), layers))
+            parts.append(self._encode_pieces(self.tokenizer.encode(prompted), layers, words))
         return np.concatenate(parts)
 
-    def _encode_pieces(self, pieces: Pieces, layers: Sequence[Dense]) -> Vectors:
+    def _encode_pieces(self, pieces: Pieces, layers: Sequence[Dense], words: list[Vectors] | None = None) -> Vectors:
         sequences = self.reader.lay_out({"query": pieces}).sequences
-        pooled = self._compute.run(sequences, self._vectors, self.encoder.config.hidden_size)
+        shape = len(sequences.tokens), self.word_width
+        rotated = None if words is None else torch.empty(shape, device=self.device)
+        forward = partial(self._vectors, words=words is not None)
+        pooled = self._compute.run(sequences, forward, self.encoder.config.hidden_size, rotated)
+        if words is not None and rotated is not None:
+            words += np.split(rotated.cpu().numpy(), sequences.ends[:-1])
         return self._map(pooled, layers).cpu().numpy()
 
-    def _vectors(self, batch: Sequences) -> Tensor:
-        placed = self._compute.place(batch)
-        if self.modules.pooling == "first":
-            pooled: Tensor = self.encoder(*placed).float()
-        else:
-            states = self.encoder(*placed, first_only=False).float()
+    def name_words(self, text: str, *, of_query: bool = False) -> list[str]:
+        """The names of a text's words, in the order of their vectors; a piece has the name of its whole word."""
+        prompt = self.query_prompt if of_query else self.document_prompt
+        sequence = self.reader.lay_out({"query": self.tokenizer.encode([prompt + text])}).sequences
+        names: dict[int, str] = {}
+        for word, name in zip(sequence.words.tolist(), self.tokenizer.token_names(sequence.tokens), strict=True):
+            names[word] = names.get(word, "") + name.removeprefix("##").strip("▁Ġ")
+        return [names[word] for word in sequence.words.tolist()]
+
+    def _vectors(self, batch: Sequences, *, words: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """The vectors of texts and, if wanted, of their words."""
+        first_only = self.modules.pooling == "first" and not words
+        pooled = states = self.encoder(*self._compute.place(batch), first_only=first_only).float()
+        if not first_only:
             lengths = torch.from_numpy(batch.lengths()).to(self.device)
             pooled = pool_states(states, lengths, self.modules.pooling)
-        return functional.normalize(pooled, dim=1) if self.modules.normalised else pooled
+        vectors = functional.normalize(pooled, dim=1) if self.modules.normalised else pooled
+        return (vectors, functional.normalize(states @ self._word_rotation, dim=1)) if words else vectors
+
+    @cached_property
+    def _word_rotation(self) -> Tensor:
+        """(H, W): a few dimensions of a random rotation keep angles, and are all equally informative."""
+        rotation = random_rotation(self.encoder.config.hidden_size)
+        return torch.from_numpy(rotation[:, : self.word_width]).to(self.device)
+
+
+@lru_cache(maxsize=4)
+def random_rotation(width: int) -> Vectors:
+    """A random orthogonal matrix (W, W), the same on every machine."""
+    # RandomState's numbers are the same in all versions of numpy, and with a positive diagonal a QR factorisation is
+    # unique.
+    normal = np.random.RandomState(0).standard_normal((width, width))
+    orthogonal, triangle = np.linalg.qr(normal)
+    rotation: Vectors = (orthogonal * np.sign(np.diag(triangle))).astype(np.float32)
+    return rotation
 
 
 def _dtype(precision: Precision, encoder: Encoder | ForeignEncoder, device: str | None) -> DTypeName | None:

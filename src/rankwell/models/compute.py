@@ -124,9 +124,16 @@ class Compute:
         self.lanes = 1
         return True
 
-    def run(self, sequences: Sequences, forward: Callable[[Sequences], Tensor], width: int | None = None) -> Tensor:
+    def run(
+        self,
+        sequences: Sequences,
+        forward: Callable[[Sequences], Tensor | tuple[Tensor, Tensor]],
+        width: int | None = None,
+        tokens: Tensor | None = None,
+    ) -> Tensor:
         """The values ``forward`` gives each sequence (N, ``width``), or without ``width`` each token (T,), in fp32.
 
+        With ``tokens`` (T, W), ``forward`` also returns W values for each token, which are written there.
         A GPU may still be computing when this returns; copying the values to the host waits for it.
         """
         per_token = width is None
@@ -134,15 +141,22 @@ class Compute:
         values = torch.empty(shape, dtype=torch.float32, device=self.device)
         begins = sequences.ends - sequences.lengths()
 
+        def split(result: Tensor | tuple[Tensor, Tensor], places: slice | Tensor) -> Tensor:
+            if not isinstance(result, tuple):
+                return result
+            assert tokens is not None
+            tokens[places] = result[1]
+            return result[0]
+
         def compute(rows: Rows) -> None:
-            result = forward(take_sequences(sequences, rows)).float()
-            index = gather(begins[rows], sequences.lengths()[rows]) if per_token else rows
-            values[torch.from_numpy(index).to(self.device)] = result
+            places = torch.from_numpy(gather(begins[rows], sequences.lengths()[rows])).to(self.device)
+            result = split(forward(take_sequences(sequences, rows)), places).float()
+            values[places if per_token else torch.from_numpy(rows).to(self.device)] = result
 
         def compute_slice(begin: int, end: int) -> None:
-            result = forward(slice_sequences(sequences, begin, end))
-            first, last = (begins[begin], sequences.ends[end - 1]) if per_token else (begin, end)
-            values[first:last] = result
+            places = slice(begins[begin], sequences.ends[end - 1])
+            result = split(forward(slice_sequences(sequences, begin, end)), places)
+            values[places if per_token else slice(begin, end)] = result
 
         if self.packed:
             self._each_slice(sequences, compute_slice)

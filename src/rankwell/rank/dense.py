@@ -20,8 +20,9 @@ from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.models.compute import map_lanes
 from rankwell.rank.fusion import Shares, fuse
-from rankwell.rank.passage_vectors import PassageVectors
+from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.rankers import VectorSearch, queries_by_id
 from rankwell.rank.texts import Texts
 from rankwell.rank.tuning import share_grid, tune_fusion
@@ -57,6 +58,7 @@ class DenseRanker:
         # By the ids of a store, which all views of it share: what no view uses any more is closed.
         self._opened: WeakKeyDictionary[Lexicon, PassageVectors] = WeakKeyDictionary()
         self._codes: WeakKeyDictionary[Lexicon, VectorCodes] = WeakKeyDictionary()
+        self._words: WeakKeyDictionary[Lexicon, PassageWords] = WeakKeyDictionary()
 
     def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, by similarity."""
@@ -73,6 +75,45 @@ class DenseRanker:
             candidates = documents[[row_of[docid] for docid in ranking.docids]]
             rankings[qid] = Ranking.of(ranking.docids, candidates.astype(np.float32) @ query)
         return Run(rankings, name="dense")
+
+    def compare_words(self, run: Run, queries: Sequence[Query], texts: Texts) -> Run:
+        """A run of the same documents by their words: how similar the most similar word is, on the query's average.
+
+        Word vectors that are not stored yet are computed first.
+        """
+        by_qid = queries_by_id(run, queries)
+        words = self.encoder.encode_query_words([by_qid[qid].text for qid in run])
+
+        def compare(place: int) -> Ranking:
+            docids = rankings[place].docids
+            similarities, _ = self.match_words(docids, words[place], texts)
+            return Ranking.of(docids, similarities.mean(axis=1))
+
+        rankings = list(run.values())
+        for store in texts.documents.stores:
+            self.words(store)  # opened before several threads need it
+        return Run(dict(zip(run, map_lanes(compare, range(len(rankings))), strict=True)), name="words")
+
+    def match_words(self, docids: Sequence[str], words: Vectors, texts: Texts) -> tuple[Vectors, Rows]:
+        """The similarities and numbers (N, Q) of the words of documents that are most similar to words (Q, W)."""
+        documents, shape = texts.documents, (len(docids), len(words))
+        similarities, places = np.empty(shape, np.float32), np.empty(shape, np.int64)
+        for store, rows, local in documents.split(documents.numbers(docids)):
+            similarities[rows], places[rows] = self.words(store).matches(local, words)
+        return similarities, places
+
+    def explain_words(self, query: str, docids: Sequence[str], texts: Texts) -> list[list[tuple[str, str, float]]]:
+        """For each document the words of a query, the most similar ones of the document, and how similar they are."""
+        asked = self.encoder.name_words(query, of_query=True)
+        (vectors,) = self.encoder.encode_query_words([query])
+        similarities, places = self.match_words(docids, vectors, texts)
+        # Marks and special tokens take part in the comparison, but say nothing to a reader.
+        shown = [number for number, word in enumerate(asked) if any(map(str.isalnum, word)) and word[0] not in "[<"]
+        explained = []
+        for text, values, numbers in zip(texts.texts(docids), similarities.tolist(), places.tolist(), strict=True):
+            words = self.encoder.name_words(text)
+            explained.append([(asked[q], words[numbers[q]], round(values[q], 4)) for q in shown])
+        return explained
 
     def search(self, queries: Sequence[Query], texts: Texts, k: int = 1000) -> Run:
         """The ``k`` nearest documents of each query; vectors that are not stored yet are computed first."""
@@ -136,6 +177,12 @@ class DenseRanker:
         if store.docids not in self._opened:
             self._opened[store.docids] = PassageVectors.open(store, self.encoder)
         return self._opened[store.docids]
+
+    def words(self, store: DocumentStore) -> PassageWords:
+        """The word vectors of a store's documents."""
+        if store.docids not in self._words:
+            self._words[store.docids] = PassageWords.open(store, self.encoder)
+        return self._words[store.docids]
 
     def _has_vectors(self, store: DocumentStore) -> bool:
         return store.docids in self._opened or PassageVectors.is_complete(store, self.encoder)

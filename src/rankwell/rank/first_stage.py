@@ -17,8 +17,9 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import read_object, write_json
 from rankwell.corpus.filters import FilterSource
 from rankwell.corpus.records import Query, Run
+from rankwell.corpus.store import DocumentStore
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing
-from rankwell.rank.fusion import Shares
+from rankwell.rank.fusion import Shares, before_rest, fuse
 from rankwell.rank.rankers import VectorSearch, open_encoder
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from rankwell.rank.dense import DenseRanker
 
 FIRST_STAGE = "first-stage.json"
-VERSION = 1
+VERSION = 2
+WORDS_DEPTH = 100
+"""The documents of each query that word vectors re-rank."""
 Encoder = str | Path
 
 
@@ -36,6 +39,7 @@ class FirstStage:
     """An index to search with BM25, a bi-encoder or both.
 
     ``share`` is the bi-encoder's: 0 searches with BM25 alone, 1 with the bi-encoder alone, anything between with both.
+    ``words`` is the weight of its word vectors, by which the best 100 documents are re-ranked; 0 does without.
     ``encoder`` is a folder or a name; it is opened when it is first needed, and searches its ``vectors`` in one of
     the ways of :class:`~rankwell.rank.dense.DenseRanker`.
 
@@ -47,6 +51,7 @@ class FirstStage:
     bm25: BM25 = DEFAULT_BM25
     encoder: Encoder | None = None
     share: float = 0.0
+    words: float = 0.0
     _: KW_ONLY
     vectors: VectorSearch = "auto"
     computing: Computing = DEFAULT_COMPUTING
@@ -54,19 +59,49 @@ class FirstStage:
     def __post_init__(self) -> None:
         if self.share:
             Shares.hybrid(self.share)
-            if self.encoder is None:
-                raise RankwellError(f"a share of {self.share:g} for a bi-encoder, but no bi-encoder is given")
+        if not 0 <= self.words <= 1:
+            raise RankwellError(f"a weight of {self.words:g} for word vectors; expected a number from 0 to 1")
+        if self.encodes and self.encoder is None:
+            named = f"share of {self.share:g} for a bi-encoder" if self.share else f"weight of {self.words:g} for words"
+            raise RankwellError(f"a {named}, but no bi-encoder is given")
+
+    @property
+    def encodes(self) -> bool:
+        """Whether a search needs the bi-encoder."""
+        return bool(self.share or self.words)
 
     def search(
-        self, queries: Sequence[Query], k: int = 1000, *, threads: int = 1, filter: FilterSource | None = None
+        self,
+        queries: Sequence[Query],
+        k: int = 1000,
+        *,
+        threads: int = 1,
+        filter: FilterSource | None = None,
+        syntax: bool = False,
     ) -> Run:
-        """The best ``k`` documents of each query among those that ``filter`` selects."""
-        index = self.index.filtered(filter)
+        """The best ``k`` documents of each query among those that ``filter`` and the query's ``syntax`` select."""
+        index, deep = self.index.filtered(filter), max(k, WORDS_DEPTH) if self.words and k >= 1 else k
+        if syntax:
+            name = "BM25" if not self.share else "hybrid"
+            return index.search_each(
+                queries, lambda view, some: self.with_index(view).search(some, k, threads=threads), name=name
+            )
         if not self.share:
-            return index.search(queries, self.bm25, k=k, threads=threads)
-        from rankwell.rank.dense import search_hybrid
+            run = index.search(queries, self.bm25, k=deep, threads=threads)
+        else:
+            from rankwell.rank.dense import search_hybrid
 
-        return search_hybrid(index, self.dense, queries, self.share, self.bm25, k=k, threads=threads)
+            run = search_hybrid(index, self.dense, queries, self.share, self.bm25, k=deep, threads=threads)
+        return self.add_words(run, queries).head(k) if self.words else run
+
+    def add_words(self, run: Run, queries: Sequence[Query]) -> Run:
+        """A run whose best documents are in the order of its scores and those of the word vectors, by their weight."""
+        if not self.words:
+            return run
+        top = run.head(WORDS_DEPTH)
+        words = self.dense.compare_words(top, queries, self.index)
+        weights = Shares.beside_model(first=1 - self.words, normalise="z-score")
+        return Run(before_rest(fuse({"first": top, "model": words}, weights), run), name=run.name)
 
     def with_index(self, index: Index) -> FirstStage:
         """The same first stage, with the bi-encoder that is open, over another version of the index."""
@@ -90,7 +125,12 @@ class FirstStage:
             return []
         # This may take long, and another process may rebuild the index meanwhile.
         with self.index.unchanged():
-            return [vectors.folder for vectors in self.dense.prepare(self.index.documents.stores)]
+            return self.prepare_stores(self.index.documents.stores)
+
+    def prepare_stores(self, stores: Sequence[DocumentStore]) -> list[Path]:
+        """Like :meth:`prepare`, for the documents of some stores."""
+        words = [self.dense.words(store).folder for store in stores] if self.words else []  # makes the vectors, too
+        return words + [vectors.folder for vectors in self.dense.prepare(stores)]
 
     def save(self, folder: Path) -> None:
         """Write ``first-stage.json``. Index and bi-encoder stay where they are."""
@@ -100,6 +140,7 @@ class FirstStage:
             "bm25": asdict(self.bm25),
             "encoder": None if self.encoder is None else _place(self.encoder, folder),
             "share": self.share,
+            "words": self.words,
         }
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / FIRST_STAGE, record)
@@ -118,15 +159,16 @@ class FirstStage:
             raise InputError(path, None, f"a first stage of version {version}, expected {VERSION}")
         try:
             index, encoder = str(record["index"]), record["encoder"]
-            share, bm25 = float(record["share"]), BM25(**record["bm25"])
+            share, words, bm25 = float(record["share"]), float(record["words"]), BM25(**record["bm25"])
         except (KeyError, TypeError, ValueError):
             raise InputError(path, None, "not the record of a first stage") from None
-        return cls(Index.open(folder / index), bm25, _find(encoder, folder), share, computing=computing)
+        return cls(Index.open(folder / index), bm25, _find(encoder, folder), share, words, computing=computing)
 
     def describe(self) -> dict[str, Any]:
-        """BM25's parameters and, if it has a bi-encoder, its share: for tables and manifests."""
+        """BM25's parameters and, if it has a bi-encoder, its share and weight: for tables and manifests."""
         bm25 = {name: value for name, value in asdict(self.bm25).items() if value is not None}
-        return bm25 if self.encoder is None else {**bm25, "hybrid": self.share}
+        words = {"words": self.words} if self.words else {}
+        return bm25 if self.encoder is None else {**bm25, "hybrid": self.share, **words}
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -244,6 +244,20 @@ def fuse_reranked(first: Run, model: Run, fusion: Fusion, similarity: Run | None
     return fuse({"model": model, "similarity": similarity, "first": Run(known)}, fusion)
 
 
+def before_rest(top: Run, first: Run) -> Run:
+    """The re-ranked documents of each query, and below them the rest of the first stage's, whose order stays."""
+    rankings = {}
+    for qid, ranking in first.items():
+        best = top.get(qid)
+        if best is None or not len(best):
+            rankings[qid] = ranking
+            continue
+        rest = ranking.select(set(ranking.docids).difference(best.docids).__contains__)
+        below = best.scores[-1] - np.arange(1, len(rest) + 1)  # their own scores, moved, might round to equal ones
+        rankings[qid] = Ranking.of([*best.docids, *rest.docids], np.concatenate([best.scores, below]))
+    return Run(rankings, name=top.name)
+
+
 def _fuse_query(candidates: AlignedScores, fusion: Fusion, depth: int | None) -> Ranking:
     scores, keep = fused_scores(candidates, fusion)
     if not keep.any():

@@ -1,32 +1,35 @@
 """The vectors of a store's documents, stored beside its texts in fp16 under the name of the model that computed them.
 
-They are computed in shards (:mod:`rankwell.core.shards`), so interrupted work can be resumed, and memory-mapped. Many
+If word vectors are wanted, too, they are computed in the same pass, and stored beside the documents' vectors in codes.
+Both are computed in shards (:mod:`rankwell.core.shards`), so interrupted work can be resumed, and memory-mapped. Many
 small shards are merged when all are done, because every mapped file takes one of the process's file descriptors.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import Rows
+from rankwell.core.arrays import Array, Rows, gather
 from rankwell.core.checksums import BLOCK
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import checked_binary
 from rankwell.core.mapped import MappedArray
-from rankwell.core.shards import Shards, map_shards, recorded_size
+from rankwell.core.shards import Shards, map_shards, open_shards, recorded_size
 from rankwell.corpus.store import DocumentStore
-from rankwell.corpus.stored_vectors import MERGED, VECTORS, Half, known_folder, known_vectors
+from rankwell.corpus.stored_vectors import MERGED, VECTORS, WORDS, Half, WordShard, known_folder, known_vectors
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.rankers import open_encoder
+from rankwell.rank.vector_records import word_bytes, word_table
 from rankwell.rank.vector_search import has_kernel
 
 SMALLEST_SHARD, LARGEST_SHARD = 1 << 5, 1 << 14
@@ -56,9 +59,9 @@ class PassageVectors:
         shards = _shards(store, encoder, shard_size)
         if shards.pending():
             _compute(store, encoder, shards)
-            if store.writable:
-                shutil.rmtree(known_folder(store, encoder.name), ignore_errors=True)
-        return cls(merge_shards(shards, encoder.width) if store.writable else shards, encoder.width)
+            _remove_known(store, encoder.name)
+        width = encoder.width
+        return cls(merge_shards(shards, partial(vector_blocks, width=width)) if store.writable else shards, width)
 
     @staticmethod
     def is_complete(store: DocumentStore, encoder: BiEncoder) -> bool:
@@ -130,6 +133,54 @@ class PassageVectors:
             yield block
 
 
+class PassageWords:
+    """The word vectors of all documents of a store, numbered as the store numbers them."""
+
+    def __init__(self, shards: Shards, width: int):
+        shards.check()
+        self.width, self.folder, self._size = width, shards.folder, shards.size
+        self._parts = [WordShard(shards, number, word_bytes(width)) for number in range(len(shards))]
+
+    @classmethod
+    def open(cls, store: DocumentStore, encoder: BiEncoder) -> PassageWords:
+        """Open the word vectors stored beside the store's texts, after computing those that are missing.
+
+        If the documents' own vectors are missing, too, both are computed in one pass. Dense layers do not change words.
+        """
+        encoder = encoder.base or encoder
+        shards = _shards(store, encoder, words=True)
+        if shards.pending():
+            _compute(store, encoder, _shards(store, encoder), shards)
+            _remove_known(store, encoder.name + WORDS)
+        blocks = partial(_word_blocks, width=word_bytes(encoder.word_width))
+        return cls(merge_shards(shards, blocks) if store.writable else shards, encoder.word_width)
+
+    @staticmethod
+    def is_complete(store: DocumentStore, encoder: BiEncoder) -> bool:
+        """Whether all word vectors are stored."""
+        return not _shards(store, encoder.base or encoder, words=True).pending()
+
+    def matches(self, numbers: Rows, query: Vectors) -> tuple[Vectors, Rows]:
+        """For each of these documents the word that is most similar to each word of a query (Q, W).
+
+        Returns their similarities and their numbers among the document's words, both (N, Q).
+        """
+        from rankwell.rank.vector_kernels import best_matches  # imports numba
+
+        table, factors = word_table(query)
+        shape = len(numbers), len(query)
+        products, places = np.empty(shape, np.int32), np.empty(shape, np.int64)
+        shard_of, local = np.divmod(numbers, self._size)
+        for shard in np.unique(shard_of):
+            rows, part = np.flatnonzero(shard_of == shard), self._parts[shard]
+            begins, ends = part.begins[local[rows]], part.ends[local[rows]]
+            part.check(begins, ends)
+            best, found = np.empty((len(rows), len(query)), np.int32), np.empty((len(rows), len(query)), np.int64)
+            best_matches(part.rows, begins, ends, table, best, found)
+            products[rows], places[rows] = best, found
+        return products * factors, places
+
+
 @dataclass(frozen=True)
 class VectorsJob:
     """Computing the vectors of a store's documents, for the workers of a cluster."""
@@ -152,52 +203,100 @@ class VectorsJob:
         _compute(DocumentStore.open(self.store), open_encoder(self.encoder, self.computing), shards)
 
 
-def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards) -> None:
-    """Compute the shards that are not done. Vectors that were kept are copied."""
-    known, kept = known_vectors(store, encoder.name, encoder.width)
-    skipped = np.zeros(len(store), bool)
-    skipped[known] = True
+def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Shards | None = None) -> None:
+    """Compute the shards that are not done, of the documents' vectors or of their ``words``. Those kept are copied.
+
+    With words, the documents' vectors that are missing are stored in the same pass.
+    """
+    wants = words is None or (bool(shards.pending()) and shards.size == words.size)
+    known, _, kept = known_vectors(store, encoder.name, encoder.width, np.float16)
+    size = word_bytes(encoder.word_width)
+    word_rows, word_lengths, word_codes = known_vectors(store, encoder.name + WORDS, size, np.uint8)
+    has_vector, has_words = np.full(len(store), not wants), np.full(len(store), words is None)
+    has_vector[known] = has_words[word_rows] = True
+    skipped = has_vector & has_words
+    usable = skipped[word_rows]
+    word_codes = word_codes[np.repeat(usable, word_lengths)]
+    word_rows, word_lengths = word_rows[usable], word_lengths[usable]
     # Dense layers are applied to stored vectors, which are much more expensive to compute.
     base = None if encoder.base is None or skipped.all() else PassageVectors.open(store, encoder.base)
     reads = base is None and encoder.takes_tokens and not skipped.all()
     tokens = StoredTokens.open(store.documents, encoder.tokenizer) if reads else None
 
-    def work(items: range, file: IO[bytes]) -> None:
+    def encode(numbers: Rows, found: list[Vectors] | None) -> Vectors:
+        if not len(numbers):
+            return np.empty((0, encoder.width), np.float32)
+        if base is not None:
+            return encoder.map_documents(base.at(numbers))
+        if tokens is not None:
+            return encoder.encode_tokens(tokens, numbers, found)
+        return encoder.encode_documents(store.texts_at(numbers), found)
+
+    def write_vectors(items: range, numbers: Rows, vectors: Vectors, file: IO[bytes]) -> None:
         half = np.zeros((len(items), encoder.width), np.float16)
-        numbers = items.start + np.flatnonzero(~skipped[items.start : items.stop])
+        half[numbers - items.start] = vectors.astype(np.float16)
         here = slice(*np.searchsorted(known, [items.start, items.stop]))
         half[known[here] - items.start] = kept[here]
-        if not len(numbers):
-            vectors = np.empty((0, encoder.width), np.float32)
-        elif base is not None:
-            vectors = encoder.map_documents(base.at(numbers))
-        elif tokens is not None:
-            vectors = encoder.encode_tokens(tokens, numbers)
-        else:
-            vectors = encoder.encode_documents(store.texts_at(numbers))
-        half[numbers - items.start] = vectors.astype(np.float16)
         if (wrong := ~np.isfinite(half).all(axis=1)).any():
             docid = store.docids[items.start + int(wrong.argmax())]
             raise RankwellError(f"the vector of document {docid!r} has numbers that are not finite in 16 bits")
         file.write(half.data)
 
+    def write_words(items: range, numbers: Rows, found: list[Vectors], file: IO[bytes]) -> None:
+        here = slice(*np.searchsorted(word_rows, [items.start, items.stop]))
+        begin, end = (int(word_lengths[:row].sum()) for row in (here.start, here.stop))
+        owners = np.concatenate([word_rows[here], numbers])
+        lengths = np.concatenate([word_lengths[here], np.array([len(words) for words in found], np.int64)])
+        codes = np.concatenate([word_codes[begin:end], *(np.packbits(words >= 0, axis=1) for words in found)])
+        order = np.argsort(owners)
+        file.write(np.cumsum(lengths[order]).data)
+        file.write(codes[gather((np.cumsum(lengths) - lengths)[order], lengths[order])].data)
+
+    def work(items: range, file: IO[bytes]) -> None:
+        numbers = items.start + np.flatnonzero(~skipped[items.start : items.stop])
+        found: list[Vectors] | None = None if words is None else []
+        vectors = encode(numbers, found)
+        if found is None:
+            write_vectors(items, numbers, vectors, file)
+            return
+        write_words(items, numbers, found, file)
+        path = shards.path(items.start // shards.size)
+        if wants and not path.exists():
+            with checked_binary(path) as beside:
+                write_vectors(items, numbers, vectors, beside)
+
     how = " in int8" if encoder.precision == "int8" else ""
-    map_shards(shards, work, description=f"computing vectors{how}")
+    if words is not None and wants:
+        open_shards(shards)
+    map_shards(words or shards, work, description=f"computing {'vectors' if wants else 'word vectors'}{how}")
 
 
-def _shards(store: DocumentStore, encoder: BiEncoder, size: int | None = None) -> Shards:
-    """The shards of the encoder's vectors; those of the exact ones if they are complete, made on a GPU, say."""
+def _shards(store: DocumentStore, encoder: BiEncoder, size: int | None = None, *, words: bool = False) -> Shards:
+    """The shards of the encoder's vectors, or of its word vectors.
+
+    Those of the exact ones if they are complete, made on a GPU, say.
+    """
     if not encoder.name:
         raise RankwellError("this bi-encoder has no name to store its vectors under")
-    exact, own = (_shards_named(name, store, encoder, size) for name in (encoder.exact_name, encoder.name))
+    exact, own = (_shards_named(name, store, encoder, size, words) for name in (encoder.exact_name, encoder.name))
     return exact if exact.folder.is_dir() and not exact.pending() else own
 
 
-def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int | None) -> Shards:
+def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int | None, words: bool) -> Shards:
     folder = store.folder / f"{VECTORS}{name}"
-    config = {"model": name, "tokens": encoder.tokenizer.digest, "width": encoder.width}
-    size = size or recorded_size(folder) or shard_size(encoder)
-    return stored_shards(Shards(folder, len(store), size, config, suffix=".f16"))
+    # Shards of words have the size of those of the vectors, so that one pass makes both.
+    size = size or recorded_size(folder)
+    width, suffix = encoder.width, ".f16"
+    if words:
+        name, folder = name + WORDS, folder.with_name(folder.name + WORDS)
+        size, width, suffix = recorded_size(folder) or size, word_bytes(encoder.word_width), ".words"
+    config = {"model": name, "tokens": encoder.tokenizer.digest, "width": width}
+    return stored_shards(Shards(folder, len(store), size or shard_size(encoder), config, suffix=suffix))
+
+
+def _remove_known(store: DocumentStore, name: str) -> None:
+    if store.writable:
+        shutil.rmtree(known_folder(store, name), ignore_errors=True)
 
 
 def stored_shards(shards: Shards) -> Shards:
@@ -210,7 +309,26 @@ def _merged(shards: Shards) -> Shards:
     return replace(shards, folder=shards.folder.with_name(shards.folder.name + MERGED), size=MERGED_SHARD)
 
 
-def merge_shards(shards: Shards, width: int) -> Shards:
+Blocks = Callable[[Shards, range], Iterable[Array]]
+"""The contents of a shard made of these shards, in parts."""
+
+
+def vector_blocks(shards: Shards, numbers: range, width: int) -> Iterator[Array]:
+    """The vectors of these shards."""
+    for number in numbers:
+        yield shards.map(number, np.float16, (len(shards.items(number)), width)).whole()
+
+
+def _word_blocks(shards: Shards, numbers: range, width: int) -> Iterator[Array]:
+    base = 0
+    for number in numbers:
+        yield (part := WordShard(shards, number, width)).ends + base
+        base += len(part.rows)
+    for number in numbers:
+        yield WordShard(shards, number, width).whole()
+
+
+def merge_shards(shards: Shards, blocks: Blocks) -> Shards:
     """Write many small shards again as few large ones, and remove the small ones."""
     folder = shards.folder
     if folder.name.endswith(MERGED):
@@ -221,9 +339,8 @@ def merge_shards(shards: Shards, width: int) -> Shards:
     merged = _merged(shards)
 
     def work(items: range, file: IO[bytes]) -> None:
-        for number in range(items.start // shards.size, -(-items.stop // shards.size)):
-            part = shards.map(number, np.float16, (len(shards.items(number)), width))
-            file.write(part.whole().data)
+        for block in blocks(shards, range(items.start // shards.size, -(-items.stop // shards.size))):
+            file.write(block.data)
 
     map_shards(merged, work, description="merging vectors")
     shutil.rmtree(folder, ignore_errors=True)

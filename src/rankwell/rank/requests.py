@@ -35,10 +35,11 @@ from rankwell.inputs.windows import Windows, parse_windows
 from rankwell.models.checkpoints.names import DEFAULT, find_model, model_digest
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing, chosen_device
 from rankwell.rank.cache import ScoreCache
-from rankwell.rank.fusion import Shares
+from rankwell.rank.first_stage import WORDS_DEPTH
+from rankwell.rank.fusion import Shares, before_rest
 from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import AnyRanker, Reranker, VectorSearch, check_options, open_encoder
-from rankwell.rank.system import System, add_shares, before_rest, open_searchable
+from rankwell.rank.system import System, add_shares, open_searchable
 from rankwell.rank.texts import Texts, digest_texts, find_index, open_texts, worth_keeping
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
@@ -72,10 +73,11 @@ SearchWorkers = Callable[["SearchRequest", Index, Sequence[Query], "BiEncoder | 
 class SearchRequest:
     """What to search, and how; ``queries`` is a question or a file of queries (``-``: standard input).
 
-    ``hybrid`` is the share of the bi-encoder ``encoder``; without it BM25 searches alone. ``computing`` and ``vectors``
-    are the bi-encoder's. With 0 ``threads`` a search uses all cores of this machine, or one of each worker. ``columns``
-    names the fields of the queries. ``ignore_identical_ids`` leaves out documents with a query's own id, and ``filter``
-    those whose metadata it does not select.
+    ``hybrid`` is the share of the bi-encoder ``encoder``; without it BM25 searches alone. ``words`` weighs word
+    vectors, which re-rank the best documents. ``computing`` and ``vectors`` are the bi-encoder's. With 0 ``threads`` a
+    search uses all cores of this machine, or one of each worker. ``columns`` names the fields of the queries.
+    ``ignore_identical_ids`` leaves out documents with a query's own id, and ``filter`` those whose metadata it does not
+    select.
     """
 
     index: Path
@@ -85,18 +87,23 @@ class SearchRequest:
     bm25: BM25 = DEFAULT_BM25
     threads: int = 0
     hybrid: float | None = None
+    words: float | None = None
     encoder: str = DEFAULT
     computing: Computing = DEFAULT_COMPUTING
     vectors: VectorSearch = "auto"
     columns: Columns | None = None
     ignore_identical_ids: bool = False
     filter: str | None = None
+    syntax: bool = False
+    """Whether queries may have phrases in quotes, ``+word``, ``-word`` and ``prefix*``."""
 
     def check(self) -> None:
         """Raise for a wrong share or filter before anything is read."""
         parse_filter(self.filter)
         if self.hybrid is not None:
             Shares.hybrid(self.hybrid)
+        if self.words is not None and not 0 < self.words <= 1:
+            raise RankwellError(f"--words {self.words:g}: expected a weight of more than 0 and at most 1")
 
     def execute(self, workers: SearchWorkers | None = None, *, name: str | None = None) -> RunResult:
         """Search. By default the run is called BM25, hybrid or dense.
@@ -108,10 +115,12 @@ class SearchRequest:
         system, queries = self.open(workers is not None), read_questions(self.queries, self.columns)
         k = self.k + self.ignore_identical_ids
         if workers is None:
-            run = system.search(queries, k, threads=self.threads, filter=self.filter)
+            run = system.search(queries, k, threads=self.threads, filter=self.filter, syntax=self.syntax)
         else:
             encoder = None if self.hybrid is None else system.first_stage.dense.encoder
-            run = workers(replace(self, k=k), system.index, queries, encoder)
+            deep = max(k, WORDS_DEPTH) if self.words else k
+            run = workers(replace(self, k=deep), system.index, queries, encoder)
+            run = system.first_stage.add_words(run, queries).head(k)
         run = Run(run, name=name or run.name)
         if self.ignore_identical_ids:
             run = run.without_identical_ids().head(self.k)
@@ -125,8 +134,9 @@ class SearchRequest:
             # Workers with GPUs compute exact vectors, whatever this machine would choose.
             exact = computing.device not in (None, "cpu") and computing.precision == "auto"
             computing = replace(computing, device="cpu", precision="fp32" if exact else computing.precision)
-        how: dict[str, Any] = {"bm25": self.bm25, "hybrid": self.hybrid, "encoder": self.encoder}
-        return open_searchable(self.index, computing, **how, vectors=self.vectors)
+        how: dict[str, Any] = {"bm25": self.bm25, "hybrid": self.hybrid, "words": self.words}
+        how |= {"encoder": self.encoder, "vectors": self.vectors}
+        return open_searchable(self.index, computing, **how)
 
     def _manifest(self, system: System) -> Manifest:
         config: dict[str, Any] = {"k": self.k}
@@ -138,11 +148,16 @@ class SearchRequest:
             data = {"index": system.index.manifest["data_hash"]}
         if self.hybrid is not None:
             config |= {"hybrid": self.hybrid} | ({} if self.vectors == "auto" else {"vectors": self.vectors})
+        if self.words is not None:
+            config |= {"words": self.words}
+        if self.hybrid is not None or self.words is not None:
             data |= system.first_stage.dense.encoder.identity
         if self.ignore_identical_ids:
             config |= {"ignore_identical_ids": True}
         if self.filter is not None:
             config |= {"filter": self.filter}
+        if self.syntax:
+            config |= {"syntax": True}
         return Manifest("run", config, {**data, "queries": questions_digest(self.queries)})
 
 
@@ -185,7 +200,7 @@ class RerankRequest:
         """The same request with what the system ``model`` has: re-ranker, shares, bi-encoder, depth, documents."""
         system = System.open(self.model)
         joined = system if self.run is not None and (system.engine or system.ranker is None) else None
-        if system.ranker is None and (joined is None or not system.first_stage.share):
+        if system.ranker is None and (joined is None or not system.first_stage.encodes):
             raise RankwellError(f"{self.model} is a system without a re-ranker; `rankwell search` uses it")
         if self.fuse is not None or self.blend is not None:
             raise RankwellError("--fuse and --blend go with a model; a system has its own shares")

@@ -2,7 +2,7 @@
 
     system.json       version, ranker, depth, shares, and the size of every file outside the index
     checksums         of the other files here; each folder below has its own
-    first-stage.json  BM25's parameters and the bi-encoder's share
+    first-stage.json  BM25's parameters, the bi-encoder's share and the weight of its word vectors
     index/            texts, postings and the bi-encoder's vectors
     encoder/          the bi-encoder, if it has a share
     ranker/           the re-ranker, if there is one
@@ -19,8 +19,6 @@ from dataclasses import asdict, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
-
-import numpy as np
 
 from rankwell.core.checksums import (
     NOT_COVERED,
@@ -43,12 +41,13 @@ from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing, ComputingOptions
 from rankwell.rank.answers import Answer, read_answers
 from rankwell.rank.first_stage import FIRST_STAGE, FirstStage
-from rankwell.rank.fusion import Shares, fuse, fuse_reranked
+from rankwell.rank.fusion import Shares, before_rest, fuse, fuse_reranked
 from rankwell.rank.ranker import open_ranker
 from rankwell.rank.rankers import AnyRanker, VectorSearch
 from rankwell.rank.texts import INDEX, SYSTEM, Texts, is_system
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
+from rankwell.retrieve.syntax import plain_text
 
 if TYPE_CHECKING:
     from rankwell.rank.dense import DenseRanker
@@ -118,7 +117,7 @@ class System:
             encoder = None if first.encoder is None else _link_model(first.encoder, temporary / ENCODER)
             if self.ranker is not None:
                 _link_model(self.ranker, temporary / RANKER)
-            FirstStage(Index.open(temporary / INDEX), first.bm25, encoder, first.share).save(temporary)
+            replace(first, index=Index.open(temporary / INDEX), encoder=encoder).save(temporary)
             for name, data in written.items():
                 (temporary / name).write_bytes(data)
             write_table(temporary, [FIRST_STAGE, *written])
@@ -174,6 +173,7 @@ class System:
         *,
         bm25: BM25 = DEFAULT_BM25,
         hybrid: float | None = None,
+        words: float | None = None,
         encoder: str | Path = DEFAULT,
         ranker: str | Path | None = None,
         shares: Shares | None = None,
@@ -183,11 +183,13 @@ class System:
     ) -> System:
         """An index, or its folder, as a system; ``hybrid`` is the share of the bi-encoder ``encoder`` in the search.
 
-        ``options`` are ``device``, ``precision`` and ``trust_remote_code``.
+        ``words`` is the weight of its word vectors, which re-rank the best documents. ``options`` are ``device``,
+        ``precision`` and ``trust_remote_code``.
         """
         opened = index if isinstance(index, Index) else Index.open(index)
-        needed = encoder if hybrid or (shares is not None and shares.similarity) else None
-        first = FirstStage(opened, bm25, needed, hybrid or 0.0, vectors=vectors, computing=Computing(**options))
+        needed = encoder if hybrid or words or (shares is not None and shares.similarity) else None
+        computing = Computing(**options)
+        first = FirstStage(opened, bm25, needed, hybrid or 0.0, words or 0.0, vectors=vectors, computing=computing)
         return cls(first, ranker=ranker, depth=depth, shares=shares)
 
     @property
@@ -204,11 +206,23 @@ class System:
 
     @overload
     def search(
-        self, queries: str, k: int | None = None, *, threads: int = 0, filter: FilterSource | None = None
+        self,
+        queries: str,
+        k: int | None = None,
+        *,
+        threads: int = 0,
+        filter: FilterSource | None = None,
+        syntax: bool = False,
     ) -> list[Answer]: ...
     @overload
     def search(
-        self, queries: Sequence[Query], k: int | None = None, *, threads: int = 0, filter: FilterSource | None = None
+        self,
+        queries: Sequence[Query],
+        k: int | None = None,
+        *,
+        threads: int = 0,
+        filter: FilterSource | None = None,
+        syntax: bool = False,
     ) -> Run: ...
     def search(
         self,
@@ -217,38 +231,46 @@ class System:
         *,
         threads: int = 0,
         filter: FilterSource | None = None,
+        syntax: bool = False,
     ) -> list[Answer] | Run:
         """The best ``k`` documents: answers to one question (by default 10), or a run of many (100 each).
 
         The first ``depth`` candidates are re-ranked, the others follow in the order of the first stage. ``filter``
-        restricts them by metadata, as in :meth:`Index.search`.
+        restricts them by metadata, and ``syntax`` by what queries say, as in :meth:`Index.search`.
         """
         if isinstance(queries, str):
-            run = self._run([Query("q", queries)], 10 if k is None else k, threads, filter)
+            run = self._run([Query("q", queries)], 10 if k is None else k, threads, filter, syntax)
             return self.answers(run.get("q", Ranking.of([], [])))
-        return self._run(queries, 100 if k is None else k, threads, filter)
+        return self._run(queries, 100 if k is None else k, threads, filter, syntax)
 
     def answers(self, ranking: Ranking) -> list[Answer]:
         """The documents of a ranking with their texts."""
         return read_answers(ranking, self.index)
 
-    def _run(self, queries: Sequence[Query], k: int, threads: int, filter: FilterSource | None) -> Run:
+    def _run(
+        self, queries: Sequence[Query], k: int, threads: int, filter: FilterSource | None, syntax: bool = False
+    ) -> Run:
         deep = max(k, self.depth) if self.ranker is not None and k >= 1 else k  # the first stage refuses a wrong k
-        run = self.first_stage.search(queries, deep, threads=threads or os.cpu_count() or 1, filter=filter)
+        how: dict[str, Any] = {"threads": threads or os.cpu_count() or 1, "filter": filter, "syntax": syntax}
+        run = self.first_stage.search(queries, deep, **how)
         if self.ranker is not None:
+            if syntax:
+                queries = [replace(query, text=plain_text(query.text)) for query in queries]
             run = before_rest(self.rerank(run, queries), run).head(k)
         return run if self.folder is None else Run(run, name="system")
 
     def rerank(self, first: Run, queries: Sequence[Query]) -> Run:
         """The first ``depth`` candidates of a run, from any system, in the order of the re-ranker and its shares.
 
-        Without a re-ranker, it is the bi-encoder's order, with the run in the place of BM25.
+        Without a re-ranker, it is the order of the bi-encoder and its word vectors, with the run in the place of BM25.
         """
-        if self.ranker is None and self.first_stage.share:
-            similarity = self.first_stage.dense.rerank(first, queries, self.index, depth=self.depth)
-            parts = {"first": first.head(self.depth), "similarity": similarity}
-            return fuse(parts, Shares.hybrid(self.first_stage.share))
-        top, ranker = first.head(self.depth), self.reranker
+        top, stage = first.head(self.depth), self.first_stage
+        if self.ranker is None and stage.encodes:
+            if stage.share:
+                similarity = stage.dense.rerank(top, queries, self.index, depth=self.depth)
+                top = fuse({"first": top, "similarity": similarity}, Shares.hybrid(stage.share))
+            return stage.add_words(top, queries)
+        ranker = self.reranker
         typed = [replace(query, type=type_for(query, ranker)) for query in queries]
         return self.fuse(top, ranker.rerank(top, typed, self.index, depth=self.depth), queries)
 
@@ -292,7 +314,7 @@ class System:
         """What computes the vectors of new documents before they become part of the index."""
         self._saved()
         first = self.first_stage
-        return None if first.encoder is None else lambda store: first.dense.prepare([store])
+        return None if first.encoder is None else lambda store: first.prepare_stores([store])
 
     def check(self) -> Verified:
         """Read every file and compare it with its checksums. Raises if one is damaged or missing."""
@@ -340,6 +362,7 @@ class System:
         parts = [f"BM25 (k1 {first.bm25.k1:g}, b {first.bm25.b:g})"] if first.share < 1 else []
         parts += [f"a bi-encoder (share {first.share:g})"] if first.share else []
         line = " and ".join(parts)
+        line += f", re-ranked by word vectors (weight {first.words:g})" if first.words else ""
         line = f"your engine (share {self.engine:g}) joined with {line}" if self.engine else line
         if self.ranker is not None:
             line += f", the best {self.depth} re-ranked"
@@ -383,20 +406,6 @@ def add_shares(
     depth = max(map(len, model.values()), default=1)
     similarity = None if dense is None else dense.rerank(model, queries, texts, depth=depth)
     return fuse_reranked(first, model, shares, similarity)
-
-
-def before_rest(top: Run, first: Run) -> Run:
-    """The re-ranked documents of each query, and below them the rest of the first stage's, whose order stays."""
-    rankings = {}
-    for qid, ranking in first.items():
-        best = top.get(qid)
-        if best is None or not len(best):
-            rankings[qid] = ranking
-            continue
-        rest = ranking.select(set(ranking.docids).difference(best.docids).__contains__)
-        below = best.scores[-1] - np.arange(1, len(rest) + 1)  # their own scores, moved, might round to equal ones
-        rankings[qid] = Ranking.of([*best.docids, *rest.docids], np.concatenate([best.scores, below]))
-    return Run(rankings, name=top.name)
 
 
 def check_folder(folder: Path, index: Index | None) -> Verified:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +32,7 @@ from rankwell.core.errors import InputError, Notice, RankwellError
 from rankwell.core.files import checked_binary
 from rankwell.core.manifest import read_object
 from rankwell.core.shards import Shards, map_shards
-from rankwell.models.bi_encoder import Vectors
+from rankwell.models.bi_encoder import Vectors, random_rotation
 from rankwell.models.compute import map_lanes
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.vector_records import NUMBER_BITS, TAIL, WIDEST, Codes, Records, code_bytes, pack_bits
@@ -186,7 +186,7 @@ class VectorCodes:
             file.write(json.dumps(record).encode())
         warnings.warn(
             f"compressed search finds {recall:.1%} of the {RECALL_DEPTH} nearest documents (measured with "
-            f"{RECALL_QUERIES} documents as queries; to compare all: --vectors exact)",
+            f"{RECALL_QUERIES} documents as queries; to compare all: --set vectors=exact)",
             Notice,
             stacklevel=3,
         )
@@ -247,7 +247,7 @@ class VectorCodes:
         from rankwell.rank.vector_kernels import scan_cells  # imports numba
 
         bases: Vectors = queries @ self._centroids.T
-        rotated = ((queries - self._origin) @ _rotation(self.vectors.width)).astype(np.float32, copy=False)
+        rotated = ((queries - self._origin) @ random_rotation(self.vectors.width)).astype(np.float32, copy=False)
         codes, (planes, weights) = pack_bits(rotated >= 0), _query_planes(rotated)
         limits = self._limits(codes, bases, np.abs(rotated).mean(axis=1), candidates)
 
@@ -360,8 +360,11 @@ def _candidates(documents: int, k: int) -> int:
 
 def _compute(vectors: PassageVectors, shards: Shards) -> None:
     """Make the codes that are missing."""
-    centroids, rotation = torch.from_numpy(_centroids(vectors, shards)), torch.from_numpy(_rotation(vectors.width))
-    width, origin = code_bytes(vectors.width), centre(vectors) @ _rotation(vectors.width)
+    centroids, rotation = (
+        torch.from_numpy(_centroids(vectors, shards)),
+        torch.from_numpy(random_rotation(vectors.width)),
+    )
+    width, origin = code_bytes(vectors.width), centre(vectors) @ random_rotation(vectors.width)
 
     def work(items: range, file: IO[bytes]) -> None:
         records = np.empty((len(items), width + TAIL), np.uint8)
@@ -397,14 +400,3 @@ def _query_planes(rotated: Vectors) -> tuple[Codes, Vectors]:
     sums = (least + step * digits).sum(axis=1, keepdims=True)
     weights = np.concatenate([2 * least, *(2 * step * 2**place for place in range(QUERY_BITS)), -sums], axis=1)
     return planes, weights.astype(np.float32)
-
-
-@lru_cache(maxsize=4)
-def _rotation(width: int) -> Vectors:
-    """A random orthogonal matrix (W, W), the same on every machine."""
-    # RandomState's numbers are the same in all versions of numpy, and with a positive diagonal a QR factorisation is
-    # unique.
-    normal = np.random.RandomState(0).standard_normal((width, width))
-    orthogonal, triangle = np.linalg.qr(normal)
-    rotation: Vectors = (orthogonal * np.sign(np.diag(triangle))).astype(np.float32)
-    return rotation

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from rankwell.core.native import native
+from rankwell.core.native import kernel, native
 from rankwell.models.kernels.tile_kernels import call_vector, multiply_add
 from rankwell.rank.vector_records import CODE_UNIT, NUMBER_BITS
 
@@ -232,3 +232,21 @@ def scan_cells(
                         scores[q, total + i] = bases[q, cell] + factors[place, 1] * estimates[i] + factors[place, 2]
                     total += count
                 counts[q] = total
+
+
+@kernel
+def best_matches(codes, begins, ends, table, best, places):
+    """``best`` (N, Q) = the highest product of each of a query's words with a document's, ``places`` (N, Q) = whose.
+
+    ``codes`` (T, B) are of word vectors, of which document n has those from ``begins[n]`` to before ``ends[n]``.
+    ``table`` (Q, B, 256) is what each byte of a code adds to the product.
+    """
+    size, count = np.uint64(codes.shape[1]), np.uint64(len(table))
+    for n in range(len(begins)):
+        for q in range(count):  # whose part of the table then stays in the cache
+            for t in range(begins[n], ends[n]):
+                total = np.int32(0)
+                for j in range(size):
+                    total += table[q, j, codes[t, j]]
+                if t == begins[n] or total > best[n, q]:
+                    best[n, q], places[n, q] = total, t - begins[n]

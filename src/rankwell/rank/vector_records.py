@@ -1,9 +1,12 @@
 """The records of compressed vectors: each has a code of one bit per number, the document and cell, a factor, a term.
 
+The code of a word vector, too, has one bit per number, its sign, and nothing else: all word vectors have length 1.
 The kernels read them as they are on disk, so this is the one place that knows their layout.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +22,8 @@ NUMBER_BITS = 20
 """The low bits of a record's number are that of the document within its shard, the others that of its cell."""
 TAIL = 12
 """The bytes that follow a code in its record: a number, a factor and a term."""
+QUERY_LEVELS = 4095
+"""The largest integer that stands for a number of a query's word vector: eight of them fit into 16 bits."""
 
 
 class Records:
@@ -50,3 +55,22 @@ def pack_bits(bits: NDArray[np.bool_]) -> Codes:
     codes = np.zeros((len(bits), code_bytes(bits.shape[1])), np.uint8)
     codes[:, : packed.shape[1]] = packed
     return codes
+
+
+def word_bytes(width: int) -> int:
+    """The bytes of the code of a word vector."""
+    return -(-width // 8)
+
+
+def word_table(query: NDArray[np.float32]) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+    """What each byte of a code at each place adds to the product with a query's words (Q, W), as integers (Q, B, 256).
+
+    A product is the sum over the bytes, times the word's factor (Q,). Integers make it exact in any order.
+    """
+    size = word_bytes(query.shape[1])
+    step = np.maximum(np.abs(query).max(axis=1, initial=0), np.float32(1e-30)) / QUERY_LEVELS
+    integers = np.zeros((len(query), size, 8), np.float32)
+    integers.reshape(len(query), -1)[:, : query.shape[1]] = np.rint(query / step[:, None])
+    signs = 2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32) - 1
+    # The product with the signs of a vector of length 1 is, on average, so many times that with the vector.
+    return (integers @ signs.T).astype(np.int16), step * np.float32(math.sqrt(math.pi / (2 * query.shape[1])))

@@ -45,12 +45,11 @@ class Vocabulary:
         self._words = Lexicon(fold_case=True)
         self.term_of_word = np.empty(0, np.int32)
 
-    def words_of(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The word numbers of packed texts and the running count after each; new words get their terms."""
-        spans, counts = self.analyzer.spans(text, ends)
+    def words_of(self, text: NDArray[np.uint8], spans: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The word numbers of packed texts, given where words are; new ones get their terms."""
         numbers = self._words.intern(text, spans)
         self._stem_new_words()
-        return numbers, counts
+        return numbers
 
     def terms_of(self, words: Sequence[str]) -> NDArray[np.int32]:
         """The term number of each word, -1 for stop words."""
@@ -77,6 +76,7 @@ class SegmentBuilder:
         self.run_postings = run_postings
         self.postings = 0
         self._store = StoreWriter(folder / "documents", texts=store)
+        self._analyzer = analyzer
         self._vocabulary = Vocabulary(analyzer)
         self._lengths: list[NDArray[np.float32]] = []
         self._digest = hashlib.blake2b(digest_size=12)
@@ -116,7 +116,15 @@ class SegmentBuilder:
             text, ends = pack_strings([f"{text} {more}" for text, more in zip(texts, added, strict=True)])
             self._digest.update(text.data)
             self._digest.update(ends.data)
-        words, counts = self._vocabulary.words_of(text, ends)
+        spans, counts = self._analyzer.spans(text, ends)
+        words, word_weights = self._vocabulary.words_of(text, spans), np.empty(0, np.float32)
+        if self._analyzer.title_weight != 1 and titles:
+            heads = [content[:title] for content, title in zip(texts, titles, strict=True)]
+            title_ends = np.concatenate([[0], ends[:-1]]) + np.diff(pack_strings(heads)[1], prepend=0)
+            in_title = spans[:, 0] < np.repeat(title_ends, np.diff(counts, prepend=0))
+            word_weights = np.where(in_title, self._analyzer.title_weight, 1).astype(np.float32)
+            self._integral = self._integral and self._analyzer.title_weight.is_integer()
+            self._digest.update(word_weights.data)
         self._make_room(len(words))
         lengths = np.empty(len(docids), np.float32)
         before = self._count
@@ -124,6 +132,7 @@ class SegmentBuilder:
             words,
             counts,
             self._vocabulary.term_of_word,
+            word_weights,
             first,
             self._latest,
             self._terms,

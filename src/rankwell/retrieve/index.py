@@ -10,13 +10,12 @@ was opened before a change stays as it was.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -25,10 +24,10 @@ from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows, save_array
 from rankwell.core.checksums import TABLE
-from rankwell.core.errors import InputError, RankwellError, excerpt, folder_error, name_instead
+from rankwell.core.errors import InputError, RankwellError, excerpt, name_instead
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
 from rankwell.core.locks import lock
-from rankwell.core.manifest import Manifest, check_seal, file_digest, write_sealed
+from rankwell.core.manifest import file_digest
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, read_analyzer
 from rankwell.corpus.filters import Filter, FilterSource
@@ -40,16 +39,15 @@ from rankwell.corpus.store import DocumentStore, NumberedDocuments, RepeatedIdEr
 from rankwell.corpus.stored_vectors import keep_vectors
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, search_segments
 from rankwell.retrieve.builder import SegmentBuilder, check_end, take_record
+from rankwell.retrieve.description import DELETED_NAME, SEGMENT_NAME, read_description, write_description
 from rankwell.retrieve.merging import merge_segments, read_deleted, worth_merging
 from rankwell.retrieve.numbering import NumberedRun, join_hits
 from rankwell.retrieve.segment import Segment
+from rankwell.retrieve.syntax import allowed_masks, parse_syntax, plain_text, scored_prefixes
 
-INDEX_VERSION = 1
 QUERIES_AT_A_TIME = 256
 VIEWS = 16
 """Filters whose results are remembered."""
-_FORMAT = "rankwell-index"
-_SEGMENT_NAME, _DELETED_NAME = re.compile(r"segment-\d{4,}"), re.compile(r"deleted-\d{4,}")
 Stamp = tuple[int, int, int]
 """What tells one version of ``index.json`` from another."""
 
@@ -67,6 +65,8 @@ class Index:
 
     filter: Filter | None = None
     """What restricts searches; :meth:`filtered` sets it."""
+    _more: Sequence[str] = ()
+    """Terms that are searched for besides those of a query."""
     _stamp: Stamp | None = None
     """The version of ``index.json`` that was opened."""
 
@@ -99,7 +99,7 @@ class Index:
         """Open an index, with those of the ``known`` segments that it still has."""
         while True:
             stamp = _stamp(folder)
-            description = _read_description(folder)
+            description = read_description(folder)
             try:
                 index = cls._open_described(folder, description, {(s.folder.name, s.data_hash): s for s in known})
             except InputError:
@@ -155,6 +155,7 @@ class Index:
         update: bool = False,
         overwrite: bool = False,
         prepare: Callable[[DocumentStore], object] | None = None,
+        known: Sequence[Segment] = (),
     ) -> Index:
         """Index ``documents`` into ``folder``, or into a temporary one that lasts as long as the index.
 
@@ -165,7 +166,8 @@ class Index:
         error. Vectors of documents whose texts did not change are kept. ``weights`` replace the documents'
         term frequencies, by word, with any positive numbers. ``expansions`` are queries whose terms are counted with
         each document's but not stored in its text. Both must be in the order of the documents. ``prepare`` stores more
-        beside the new texts, such as vectors, before they become part of the index.
+        beside the new texts, such as vectors, before they become part of the index. ``known`` are segments of the index
+        that are open already.
         """
         if weights is not None and expansions is not None:
             raise RankwellError("weights and expansions cannot be combined; add the expansions to the weights first")
@@ -183,11 +185,13 @@ class Index:
             refuse_foreign_folder(folder)
         with lock(folder, wait=False):
             remove_leftovers(folder)
-            current = cls.open(folder) if exists and not overwrite else None
+            current = cls._open(folder, known) if exists and not overwrite else None
             if current and analyzer and analyzer != current.analyzer:
                 option = "--update" if update else "--append"
                 raise RankwellError(f"{folder} was built with another analyser; {option} must use the same one")
             analyzer = current.analyzer if current else (analyzer or Analyzer.english())
+            if weights is not None and analyzer.title_weight != 1:
+                raise RankwellError("term weights replace counts, so titles have no weight beside them")
             name = _next_name(folder, "segment")
             replaced: list[Rows] = []
             with atomic_folder(folder / name) as temporary:
@@ -205,9 +209,10 @@ class Index:
             options = {"store": store, "weighted": weights is not None, "expanded": expansions is not None}
             segments = [] if current is None else current._without(np.concatenate([_NONE, *replaced]))
             _commit(folder, analyzer, [*segments, segment], options)
+            index = cls._open(folder, [*segments, segment])
             if current is not None:
-                _merge(cls.open(folder), worth_merging)
-        index = cls.open(folder)
+                _merge(index, worth_merging)
+                index = index.refreshed()
         index._temporary = temporary_folder
         return index
 
@@ -220,23 +225,50 @@ class Index:
         if parsed is None:
             return self
         if parsed not in self._views:
-            view = object.__new__(type(self))
-            segments = tuple(segment.filtered(parsed) for segment in self.segments)
-            stores = [segment.store for segment in segments]
-            vars(view).update(vars(self), segments=segments, filter=parsed, _views={})
-            view.documents = NumberedDocuments(stores, f"in the index {self.folder}")
+            view = self._view([segment.filtered(parsed) for segment in self.segments])
+            view.filter = parsed
             if len(self._views) == VIEWS:
                 self._views.clear()
             self._views[parsed] = view
         return self._views[parsed]
 
+    def _view(self, segments: Sequence[Segment]) -> Index:
+        """The same index with other views of its segments."""
+        view = object.__new__(type(self))
+        vars(view).update(vars(self), segments=tuple(segments), _views={})
+        view.documents = NumberedDocuments([segment.store for segment in segments], f"in the index {self.folder}")
+        return view
+
+    def check_syntax(self, query: str) -> str:
+        """A query of the syntax as models read it. Raises if it is wrong, or has a phrase and texts are not stored."""
+        if not self.has_texts and any(clause.kind == "phrase" for clause in parse_syntax(query)):
+            raise RankwellError(f"{self.folder} was built without texts, so it cannot be searched for phrases")
+        return plain_text(query)
+
+    def search_each(
+        self, queries: Sequence[Query], search: Callable[[Index, Sequence[Query]], Run], *, name: str
+    ) -> Run:
+        """Search for each query of the syntax by itself, in its documents of this index."""
+        found: dict[str, Ranking] = {}
+        for query in queries:
+            text, clauses = self.check_syntax(query.text), parse_syntax(query.text)
+            masks = allowed_masks(self.segments, self.analyzer, clauses)
+            view = self._view([segment.masked(mask) for segment, mask in zip(self.segments, masks, strict=True)])
+            view._more = scored_prefixes(self.segments, self.analyzer, clauses)
+            found |= search(view, [replace(query, text=text)])
+        return Run(found, name=name)
+
     def add(self, documents: Source, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
         """Add documents with new ids, as :meth:`build` with ``append`` does; this index then has them, too."""
-        self._become(Index.build(documents, self.folder, append=True, store=self.has_texts, prepare=prepare))
+        self._build(documents, prepare, append=True)
 
     def update(self, documents: Source, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
         """Add documents, replacing those with the same ids; this index then has them, too."""
-        self._become(Index.build(documents, self.folder, update=True, store=self.has_texts, prepare=prepare))
+        self._build(documents, prepare, update=True)
+
+    def _build(self, documents: Source, prepare: Callable[[DocumentStore], object] | None, **how: Any) -> None:
+        known = self.segments
+        self._become(Index.build(documents, self.folder, store=self.has_texts, prepare=prepare, known=known, **how))
 
     def delete(self, docids: Iterable[str]) -> int:
         """Delete documents; ids that are not in the index are ignored. Returns how many were deleted.
@@ -261,6 +293,8 @@ class Index:
             current = self.refreshed()
             if len(current.segments) > 1 or current.segments[0].live < len(current.segments[0]):
                 _merge(current, lambda segments: segments)
+            for unused in current.leftovers():
+                shutil.rmtree(unused, ignore_errors=True)
         self._become(current.refreshed())
 
     def _become(self, other: Index) -> None:
@@ -296,7 +330,7 @@ class Index:
 
     def _check_current(self, cause: Exception | None = None) -> None:
         try:
-            data = dict(_read_description(self.folder)["manifest"]["data"])
+            data = dict(read_description(self.folder)["manifest"]["data"])
         except (InputError, KeyError, TypeError, ValueError):
             data = {}
         own = {name: value for name, value in self.manifest.get("data", {}).items() if name != "deleted"}
@@ -337,6 +371,7 @@ class Index:
         k: int = 1000,
         threads: int = 1,
         filter: FilterSource | None = None,
+        syntax: bool = False,
     ) -> Ranking: ...
     @overload
     def search(
@@ -347,6 +382,7 @@ class Index:
         k: int = 1000,
         threads: int = 1,
         filter: FilterSource | None = None,
+        syntax: bool = False,
         name: str = "BM25",
     ) -> Run: ...
     def search(
@@ -357,6 +393,7 @@ class Index:
         k: int = 1000,
         threads: int = 1,
         filter: FilterSource | None = None,
+        syntax: bool = False,
         name: str = "BM25",
     ) -> Run | Ranking:
         """The best ``k`` documents of each query; queries without results are left out.
@@ -364,16 +401,21 @@ class Index:
         ``queries`` is a question as a string, which gives its ranking, or else queries, texts, ``{id: text}`` or the
         path of a file, which give a run. Document ids are looked up only for the rankings that are read. ``filter``
         restricts the results by metadata, as in ``"year >= 2015 and lang = 'de'"`` (:mod:`rankwell.corpus.filters`).
+        With ``syntax``, queries may have phrases in quotes, ``+word``, ``-word`` and ``prefix*``.
         """
         if filter is not None:
-            return self.filtered(filter).search(queries, bm25, k=k, threads=threads, name=name)
+            return self.filtered(filter).search(queries, bm25, k=k, threads=threads, syntax=syntax, name=name)
         if isinstance(queries, str):
-            return self.rank(queries, bm25, k=k)
+            run = self.search([Query("q", queries)], bm25, k=k, threads=threads, syntax=syntax)
+            return run.get("q", Ranking.of([], []))
         queries = resolve_queries(queries)
+        if syntax:
+            how: dict[str, Any] = {"k": k, "threads": threads}
+            return self.search_each(queries, lambda index, some: index.search(some, bm25, **how), name=name)
         batches = []
         for start in track(range(0, len(queries), QUERIES_AT_A_TIME), "searching", unit="batches"):
             batch = queries[start : start + QUERIES_AT_A_TIME]
-            terms = self.analyzer.terms_batch([query.text for query in batch])
+            terms = [[*terms, *self._more] for terms in self.analyzer.terms_batch([query.text for query in batch])]
             batches.append((batch, self.search_terms(terms, bm25, k=k, threads=threads)))
         return NumberedRun(batches, self.documents, name=name)
 
@@ -388,7 +430,7 @@ class Index:
             raise RankwellError(
                 f'expected a question, as in index.rank("how do bees keep warm"), found {excerpt(repr(text))}'
             )
-        return self.search([Query("q", text)], bm25, k=k).get("q", Ranking.of([], []))
+        return self.search(text, bm25, k=k)
 
     def docids(self, numbers: NDArray[np.integer]) -> list[str]:
         """The ids of documents given by number."""
@@ -506,7 +548,7 @@ def _is_index_file(path: Path) -> bool:
 
 
 def _is_part(name: str) -> bool:
-    return bool(_SEGMENT_NAME.fullmatch(name) or _DELETED_NAME.fullmatch(name))
+    return bool(SEGMENT_NAME.fullmatch(name) or DELETED_NAME.fullmatch(name))
 
 
 def _part_folders(folder: Path) -> list[Path]:
@@ -515,7 +557,7 @@ def _part_folders(folder: Path) -> list[Path]:
 
 
 def _used_parts(folder: Path) -> Iterator[Path]:
-    description = _read_description(folder)
+    description = read_description(folder)
     for name in (*description["segments"], *filter(None, [description.get("deleted")])):
         yield folder / name
 
@@ -533,64 +575,6 @@ def _stamp(folder: Path) -> Stamp | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def analyzer_json(analyzer: Analyzer) -> dict[str, Any]:
-    """An analyser as ``index.json`` and its manifest hold it."""
-    return {**analyzer.model_dump(mode="json"), "stop_words": sorted(analyzer.stop_words)}
-
-
-def write_description(
-    folder: Path,
-    analyzer: Analyzer,
-    segments: Mapping[str, str],
-    *,
-    store: bool,
-    weighted: bool,
-    expanded: bool,
-    deleted: str | None = None,
-) -> None:
-    """Write ``index.json``, which makes these segments of ``folder``, given with their hashes, the index.
-
-    ``deleted`` is the name of the folder that marks deleted documents.
-    """
-    marks = {} if deleted is None else {"deleted": file_digest(folder / deleted / TABLE)}
-    settings = analyzer_json(analyzer)
-    config = {"analyzer": settings, "store": store, "weighted": weighted, "expanded": expanded}
-    description = {
-        "format": _FORMAT,
-        "version": INDEX_VERSION,
-        "analyzer": settings,
-        "segments": list(segments),
-        **({} if deleted is None else {"deleted": deleted}),
-        "manifest": Manifest("index", config, {**segments, **marks}).as_dict(),
-    }
-    write_sealed(folder / "index.json", description)
-
-
 def is_index(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds an index."""
     return os.path.isfile(os.path.join(folder, "index.json"))  # Path.is_file raises if the name is too long
-
-
-def _read_description(folder: Path) -> dict[str, Any]:
-    path = folder / "index.json"
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        make = "make an index with `rankwell index`"
-        raise folder_error(folder, "not an index (it has no index.json)", make) from None
-    except (OSError, ValueError, RecursionError):
-        raise InputError(path, None, "not the description of an index") from None
-    if not isinstance(description, dict) or description.get("format") != _FORMAT:
-        raise InputError(path, None, "not the description of an index")
-    if (version := description.get("version")) != INDEX_VERSION:
-        problem = f"an index of version {version}; this rankwell reads version {INDEX_VERSION}: build it again"
-        raise InputError(path, None, problem)
-    check_seal(path, description)
-    names = description.get("segments")
-    if not isinstance(names, list) or not names or not all(_SEGMENT_NAME.fullmatch(str(name)) for name in names):
-        raise InputError(path, None, "names no segments")
-    if not _DELETED_NAME.fullmatch(str(description.get("deleted", "deleted-0000"))):
-        raise InputError(path, None, "names no folder of deleted documents")
-    if not isinstance(description.get("manifest"), dict):
-        raise InputError(path, None, "has no manifest")
-    return description

@@ -64,7 +64,7 @@ def merge_segments(segments: Sequence[Segment], folder: Path, analyzer: Analyzer
         builder = SegmentBuilder(temporary, analyzer, store=has_texts)
         for segment in segments:
             first, lengths, done = builder.documents, segment.live_lengths(), 0
-            for docids, texts, titles, metadata in document_batches(_documents(segment.store, has_texts)):
+            for docids, texts, titles, metadata in document_batches(live_documents(segment.store, has_texts)):
                 some = lengths[done : done + len(docids)]
                 builder.add_indexed(docids, texts, some, titles=titles, metadata=metadata)
                 done += len(docids)
@@ -78,7 +78,8 @@ def merge_segments(segments: Sequence[Segment], folder: Path, analyzer: Analyzer
     return merged
 
 
-def _documents(store: DocumentStore, has_texts: bool) -> Iterator[Document]:
+def live_documents(store: DocumentStore, has_texts: bool = True) -> Iterator[Document]:
+    """The documents of a store that are not deleted; without texts, only their ids and metadata."""
     rows = store.documents.live_numbers()
     for begin in range(0, len(rows), 4096):
         some = rows[begin : begin + 4096]

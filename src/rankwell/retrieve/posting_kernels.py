@@ -19,6 +19,7 @@ def collect_postings(
     words: NDArray[np.int32],
     word_counts: NDArray[np.int64],
     term_of_word: NDArray[np.int32],
+    word_weights: NDArray[np.float32],
     first_document: int,
     latest: NDArray[np.int64],
     terms: NDArray[np.uint32],
@@ -29,25 +30,27 @@ def collect_postings(
 ) -> int:
     """Append one posting for each distinct term of each text; fill ``lengths`` with the texts' numbers of terms.
 
-    ``latest[term]`` is the position of the term's newest posting, so a repeated term is found without a table.
+    A word counts as often as ``word_weights`` says; if that is empty, once. ``latest[term]`` is the position of the
+    term's newest posting, so a repeated term is found without a table.
     """
     begin = 0
     for i in range(len(word_counts)):
         first_posting = count
-        length = 0
+        length = np.float32(0)
         for j in range(begin, word_counts[i]):
             term = term_of_word[words[j]]
             if term < 0:
                 continue
-            length += 1
+            weight = word_weights[j] if len(word_weights) else np.float32(1)
+            length += weight
             at = latest[term]
             if at >= first_posting:
-                frequencies[at] += np.float32(1)
+                frequencies[at] += weight
             else:
                 latest[term] = count
                 terms[count] = term
                 documents[count] = first_document + i
-                frequencies[count] = 1
+                frequencies[count] = weight
                 count += 1
         lengths[i] = length
         begin = word_counts[i]

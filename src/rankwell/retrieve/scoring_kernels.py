@@ -91,6 +91,35 @@ def _accumulate(
 
 
 @helper
+def _look_up(
+    documents: NDArray[np.uint16],
+    frequencies: Any,
+    begin: np.uint64,
+    end: np.uint64,
+    weight: float,
+    norms: NDArray[np.float32],
+    base: np.uint64,
+    scores: NDArray[np.float32],
+    listed: NDArray[np.uint16],
+    first: np.uint64,
+    last: np.uint64,
+) -> None:
+    """Add one term's scores in one window to the documents ``listed[first:last]``, each found by bisection."""
+    for i in range(first, last):
+        document = listed[i]
+        low, high = begin, end
+        while low < high:
+            middle = (low + high) >> np.uint64(1)
+            if documents[middle] < document:
+                low = middle + np.uint64(1)
+            else:
+                high = middle
+        if low < end and documents[low] == document:
+            tf = np.float32(frequencies[low])
+            scores[document] += weight * (tf / (tf + norms[base + document]))
+
+
+@helper
 def _complete(
     documents: NDArray[np.uint16],
     frequencies: Any,
@@ -111,18 +140,9 @@ def _complete(
                 tf = np.float32(frequencies[i])
                 scores[document] += weight * (tf / (tf + norms[base + document]))
         return
-    for c in range(count):
-        candidate = candidates[c]
-        low, high = begin, end
-        while low < high:
-            middle = (low + high) >> np.uint64(1)
-            if documents[middle] < candidate:
-                low = middle + np.uint64(1)
-            else:
-                high = middle
-        if low < end and documents[low] == candidate:
-            tf = np.float32(frequencies[low])
-            scores[candidate] += weight * (tf / (tf + norms[base + candidate]))
+    _look_up(
+        documents, frequencies, begin, end, weight, norms, base, scores, candidates, np.uint64(0), np.uint64(count)
+    )
 
 
 @helper
@@ -143,43 +163,7 @@ def _add_listed(
     if (last - first) * np.uint64(_LOOKUP_COST) > end - begin:
         _accumulate(documents, frequencies, begin, end, weight, norms, base, scores)
         return
-    low = begin
-    for i in range(first, last):
-        document = selected[i]
-        high = end
-        while low < high:
-            middle = (low + high) >> np.uint64(1)
-            if documents[middle] < document:
-                low = middle + np.uint64(1)
-            else:
-                high = middle
-        if low < end and documents[low] == document:
-            tf = np.float32(frequencies[low])
-            scores[document] += weight * (tf / (tf + norms[base + document]))
-
-
-@helper
-def _take_listed(
-    selected: NDArray[np.uint16],
-    first: np.uint64,
-    last: np.uint64,
-    scores: NDArray[np.float32],
-    floor: float,
-    candidates: NDArray[np.uint16],
-    values: NDArray[np.float32],
-) -> int:
-    """:func:`_take_candidates` among the documents ``selected[first:last]``, the only ones with a score."""
-    count = 0
-    for i in range(first, last):
-        document = selected[i]
-        score = scores[document]
-        if score > 0:
-            scores[document] = 0
-            if score >= floor:
-                candidates[count] = document
-                values[count] = score
-                count += 1
-    return count
+    _look_up(documents, frequencies, begin, end, weight, norms, base, scores, selected, first, last)
 
 
 @helper
@@ -382,7 +366,8 @@ def search(
                     floors[1] = floors[0] if floors[0] > _SMALLEST else _SMALLEST
             survivors = np.int64(0)
             if listed:
-                survivors = _take_listed(selected, first_listed, last_listed, scores, floors[0], candidates, values)
+                span = first_listed, last_listed
+                survivors = _take_candidates(selected, *span, scores, floors[0], candidates, values, survivors)
             elif dense:
                 survivors = _take_candidates_of_window(scores, score_bits, floor_bits[1], candidates, values)
             else:

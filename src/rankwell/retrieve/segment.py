@@ -94,6 +94,12 @@ class Segment:
         """The same segment; only documents that the filter selects are found, by the statistics of all."""
         return self._view(self.store.view(self.store.deleted, filter))
 
+    def masked(self, mask: NDArray[np.bool_]) -> Self:
+        """The same segment; only documents of the mask are found, by the statistics of all."""
+        store = self.store.view(self.store.deleted, self.store.filter)
+        store.allowed = mask if self.store.allowed is None else mask & self.store.allowed
+        return self._view(store)
+
     def _view(self, store: DocumentStore) -> Self:
         other = copy.copy(self)
         other.store = store
@@ -289,18 +295,32 @@ class Segment:
             some = np.arange(first, last)
             if len(new := some[~self._checked_terms[some]]):
                 self._check_terms(new)
+            documents = self._documents(first, last)
             begin, end = self.posting_begins[first], self.posting_begins[last]
-            chunks = slice(self.chunk_begins[first], self.chunk_begins[last])
-            windows, offsets = (self._chunks[part].values[chunks].astype(np.int64) for part in range(2))
-            starts = offsets + np.repeat(self.posting_begins[first:last], np.diff(self.chunk_begins[first : last + 1]))
-            documents = np.repeat(windows << self.window_bits, np.diff(starts, append=end))
-            documents |= self._postings.values[begin:end]
             wanted = kept[documents]
             owners = np.repeat(some - first, np.diff(self.posting_begins[first : last + 1]))[wanted]
             counts = np.bincount(owners, minlength=len(some))
             terms = self.terms.strings(some[counts > 0])
             yield terms, counts[counts > 0], places[documents[wanted]], self._frequencies.values[begin:end][wanted]
             first = last
+
+    def documents_with(self, terms: list[str]) -> NDArray[np.bool_]:
+        """Which documents have at least one of these terms, deleted ones too."""
+        mask = np.zeros(len(self), bool)
+        for term in self.find_terms(terms).tolist():
+            if term >= 0:
+                mask[self._documents(term, term + 1)] = True
+        return mask
+
+    def _documents(self, first: int, last: int) -> NDArray[np.int64]:
+        """The documents of all postings of terms ``first … last - 1``, which must be verified."""
+        begin, end = self.posting_begins[first], self.posting_begins[last]
+        chunks = slice(self.chunk_begins[first], self.chunk_begins[last])
+        windows, offsets = (self._chunks[part].values[chunks].astype(np.int64) for part in range(2))
+        starts = offsets + np.repeat(self.posting_begins[first:last], np.diff(self.chunk_begins[first : last + 1]))
+        documents = np.repeat(windows << self.window_bits, np.diff(starts, append=end))
+        documents |= self._postings.values[begin:end]
+        return documents
 
     @cached_property
     def _selected(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:

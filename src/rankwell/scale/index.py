@@ -30,7 +30,8 @@ from rankwell.corpus.records import Document
 from rankwell.corpus.sources import collection_digest, resolve_documents
 from rankwell.corpus.store import DocumentStore, RepeatedIdError, document_batches
 from rankwell.retrieve.builder import SEGMENT_VERSION, SegmentBuilder
-from rankwell.retrieve.index import Index, analyzer_json, refuse_foreign_folder, write_description
+from rankwell.retrieve.description import analyzer_json, write_description
+from rankwell.retrieve.index import Index, refuse_foreign_folder
 from rankwell.scale.workers import Cluster
 
 PART_DOCUMENTS = 1_000_000

@@ -78,6 +78,17 @@ def documents_answer(state: State, docids: Sequence[str], fields: Sequence[str] 
     return {"query_matches": [], "query_split_words": [], "documents": shown}
 
 
+def add_words(state: State, query: str, answer: Answer, most: int) -> None:
+    """Add which words met which to the first documents of an answer, at most ``most``."""
+    assert state.system is not None
+    first, documents = state.system.first_stage, dict(islice(answer["documents"].items(), most))
+    with state.dense_lock:
+        explained = first.dense.explain_words(query, list(documents), first.index)
+    names = ("query", "document", "similarity")
+    for document, words in zip(documents.values(), explained, strict=True):
+        document["words"] = [dict(zip(names, met, strict=True)) for met in words]
+
+
 def highlight(state: State, model: Model | None, query: str, answer: Answer, most: int) -> None:
     """Add the spans to highlight in the query and in the first documents of an answer, at most ``most``.
 

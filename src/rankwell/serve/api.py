@@ -19,7 +19,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from rankwell.serve.describe import RESPONSES, STYLE, describe_api, docs_page
+from rankwell.serve.describe import RESPONSES, SEARCH_PARAMETERS, STYLE, describe_api, docs_page
 from rankwell.serve.formats import (
     Answer,
     Body,
@@ -29,8 +29,10 @@ from rankwell.serve.formats import (
     Rerank,
     ScoreRequest,
     Search,
+    TeiEmbed,
     embeddings_answer,
     rerank_format,
+    search_fields,
 )
 from rankwell.serve.listening import Hosts
 from rankwell.serve.requests import (
@@ -95,14 +97,19 @@ def create_app(
         details: Answer = request.scope["state"]["about"]
         return details
 
-    async def answer(request: Request, shape: type[Body | EmbeddingsRequest] | None, work: Work) -> Response:
+    async def answer(
+        request: Request,
+        shape: type[Body | EmbeddingsRequest] | None,
+        work: Work,
+        read: Callable[[bytes], dict[str, Any]] = parse,
+    ) -> Response:
         """Read a body, check it, and do the work within its deadline."""
         arrived = time.monotonic()
         if service.draining:
             raise shutting_down()
         raw = await reader.read(request)
         about(request)["bytes"] = len(raw)
-        fields = parse(raw)
+        fields = read(raw)
         body = validated(shape or rerank_shape(fields), fields)
         del raw, fields
         deadline = arrived + _timeout(request, body.timeout_ms, service) / 1000
@@ -140,6 +147,21 @@ def create_app(
             return embeddings_answer(body, *await service.embed(body))
 
         return await answer(request, EmbeddingsRequest, work)
+
+    @app.post("/embed", tags=["ranking"])
+    async def embed(request: Request) -> Response:
+        """The vectors of texts, in TEI's format."""
+
+        async def work(body: TeiEmbed, deadline: float, details: Answer) -> list[list[float]]:
+            vectors: list[list[float]] = (await service.embed(body))[1].tolist()
+            return vectors
+
+        return await answer(request, TeiEmbed, work)
+
+    @app.get("/search", tags=["ranking"], openapi_extra={"parameters": SEARCH_PARAMETERS})
+    async def search_by_address(request: Request) -> Response:
+        """Search with the query in the address: ?q=…&k=10; other fields have the names they have in a body."""
+        return await answer(request, Search, service.search, lambda raw: search_fields(dict(request.query_params)))
 
     @app.post("/search", tags=["ranking"])
     async def search(request: Request) -> Response:
@@ -254,7 +276,8 @@ def create_app(
         if isinstance(route, APIRoute) and route.methods is not None:
             if "GET" in route.methods:  # added last, to keep it out of the description
                 route.methods.add("HEAD")
-            methods[route.path] = ", ".join(sorted(route.methods))
+            known = methods[route.path].split(", ") if route.path in methods else []
+            methods[route.path] = ", ".join(sorted({*route.methods, *known}))
 
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:

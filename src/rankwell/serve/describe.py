@@ -23,6 +23,7 @@ from rankwell.serve.formats import (
     NewDocument,
     ScoreRequest,
     Search,
+    TeiEmbed,
     TeiRerank,
     VoyageRerank,
 )
@@ -58,6 +59,7 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "MixedbreadRerank": {"query": "how do bees keep warm", "input": ["The cluster shivers.", "Tea."]},
     "ScoreRequest": {"text_1": "how do bees keep warm", "text_2": ["The cluster shivers.", "Tea."]},
     "EmbeddingsRequest": {"input": ["The cluster shivers."]},
+    "TeiEmbed": {"inputs": ["The cluster shivers."]},
     "Search": {"query": "how do bees keep warm", "k": 3},
     "NewDocument": {"id": "doc-3", "text": "The cluster shivers.", "year": 2024},
     "Explain": {"query": "how do bees keep warm", "document": "The cluster shivers."},
@@ -72,10 +74,17 @@ _BODIES = {
     "/v1/reranking": (MixedbreadRerank,),
     "/score": (ScoreRequest,),
     "/v1/embeddings": (EmbeddingsRequest,),
+    "/embed": (TeiEmbed,),
     "/search": (Search,),
     "/explain": (Explain,),
     "/documents": (NewDocument,),
 }
+SEARCH_PARAMETERS = [
+    {"name": "q", "in": "query", "required": True, "schema": {"type": "string"}},
+    {"name": "k", "in": "query", "schema": {"type": "integer"}},
+    {"name": "filter", "in": "query", "schema": {"type": "string"}},
+]
+"""Those of a search by its address that most people need."""
 STYLE = (
     ":root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}"
     "body{max-width:60rem;margin:2rem auto;padding:0 1rem}"
@@ -111,7 +120,7 @@ def docs_page(described: dict[str, Any]) -> str:
             about = escape(operation.get("description", ""))
             parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{about}</p>")
             if method == "get":
-                parts.append(_command(path))
+                parts.append(_command(path + "?q=bees" * ("parameters" in operation)))
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
             for choice in body.get("anyOf", [body] if body else []):
                 name = choice["$ref"].rsplit("/", 1)[-1]

@@ -89,6 +89,7 @@ class Search(Body):
     filter: str | dict[str, Any] | None = Field(
         None, description="Only documents whose metadata match, as in year >= 2015 and lang = 'de', or as a dict."
     )
+    syntax: bool = Field(False, description='Whether the query may have "a phrase", +word, -word and prefix*.')
     fields: list[str] | None = Field(None, description="Metadata to return. Default: all.")
     stages: Literal["bm25", "hybrid", "rerank", "both"] | None = Field(
         None, description="Rankings to return. Default: both, or the first stage's if no model is served."
@@ -98,6 +99,9 @@ class Search(Body):
         ge=1,
         le=LARGEST,
         description="Number of first-stage candidates to re-rank. Default: 100, or the depth of the system.",
+    )
+    words: bool = Field(
+        False, description="Return the word of each document that is most similar to each word of the query."
     )
     highlight: bool = Field(
         True, description="Return the positions of matching words and of split words, in up to 20 documents."
@@ -306,6 +310,24 @@ class EmbeddingsRequest(BaseModel):
     def texts(self) -> list[str]:
         """The texts as a list."""
         return [self.input] if isinstance(self.input, str) else self.input
+
+
+class TeiEmbed(EmbeddingsRequest):
+    """A request for vectors in the format of Text Embeddings Inference."""
+
+    input: str | list[str] = Field(alias="inputs", min_length=1, description="The text or texts.")
+
+
+def search_fields(parameters: dict[str, str]) -> dict[str, Any]:
+    """The fields of a search from those of an address, where the query is ``q`` and all are texts."""
+    texts = {"query" if name == "q" else name: text for name, text in parameters.items()}
+    numbers = {name: int(texts[name]) for name in ("k", "from", "depth", "timeout_ms") if _is_number(texts.get(name))}
+    flags = {name: texts[name] == "true" for name in ("highlight", "syntax") if texts.get(name) in ("true", "false")}
+    return texts | numbers | flags
+
+
+def _is_number(text: str | None) -> bool:
+    return text is not None and text.isascii() and text.isdigit() and len(text) < 12
 
 
 def embeddings_answer(body: EmbeddingsRequest, model: str, vectors: Vectors) -> Answer:

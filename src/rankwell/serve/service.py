@@ -25,7 +25,7 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.rank.engines.engine import probability, relevance
 from rankwell.rank.system import type_for
-from rankwell.serve.answers import Reranked, documents_answer, explain_answer, highlight, search_answer
+from rankwell.serve.answers import Reranked, add_words, documents_answer, explain_answer, highlight, search_answer
 from rankwell.serve.engine import Batching, Entry, Metrics, OverloadedError, RequestEngine, SearchQueue
 from rankwell.serve.formats import (
     CHARACTERS_PER_TOKEN,
@@ -229,6 +229,7 @@ class Service:
         self._check_text("filter", str(body.filter or ""), self.limits.text_characters)
         try:
             filter = state.system.index.documents.resolve_filter(body.filter)
+            query = state.system.index.check_syntax(body.query) if body.syntax else body.query
         except RankwellError as error:
             raise _invalid(str(error)) from None
         known = state.system.index.documents.fields
@@ -244,6 +245,8 @@ class Service:
         stages = body.stages or ("both" if state.models else state.first)
         if stages == "hybrid" and stages not in state.first_stages:
             raise ApiError(409, "unavailable", "this service searches with BM25 only; start it with --hybrid")
+        if body.words and not (state.system.first_stage.words and state.has_texts):
+            raise ApiError(409, "unavailable", "this service has no word vectors; serve a system that uses them")
         reranks = stages not in state.first_stages
         model = self.model(state, body.model) if reranks or body.model else state.default
         label = self._type(body, model if reranks else None)
@@ -252,7 +255,7 @@ class Service:
         entry = self._admit(guess, deadline) if guess else None
         try:
             first = state.first if reranks else stages
-            job = state, first, body.query, max(depth, body.offset + body.k), filter
+            job = state, first, body.query, max(depth, body.offset + body.k), filter, body.syntax
             with part("search"):
                 candidates, first_ms = await self._admitted(self._searches.submit(job))
             nothing = dict.fromkeys(state.first_stages)
@@ -260,13 +263,15 @@ class Service:
             reranked = None
             if entry is not None and model is not None:
                 top = candidates.head(depth)
-                reranked = await self._rerank_candidates(state, model, body.query, top, label, entry, about, ms)
+                reranked = await self._rerank_candidates(state, model, query, top, label, entry, about, ms)
             shown_first = None if stages == "rerank" else first
             answer = {**nothing, **search_answer(body, candidates, reranked, first=shown_first)}
             shown = dict.fromkeys(row["docid"] for name in (first, "rerank") for row in answer[name] or ())
             more = await self._prepare(lambda: documents_answer(state, list(shown), body.fields))
+            most = self.limits.highlighted
+            if body.words:
+                await self._in(self._highlighting, lambda: add_words(state, body.query, more, most))
             if body.highlight:
-                most = self.limits.highlighted
                 await self._in(self._highlighting, lambda: highlight(state, model, body.query, more, most))
             ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
             about |= {"candidates": len(candidates), "generation": state.generation}
@@ -342,6 +347,7 @@ class Service:
             "examples": state.examples,
             "models": list(state.models),
             "hybrid": state.hybrid,
+            "words": None if state.system is None else state.system.first_stage.words or None,
             "blend": state.describe_shares(),
             "depth": state.depth,
             "stages": stages if index else [],

@@ -156,19 +156,21 @@ class State:
         if self.system is None:
             return {}
         first = self.system.first_stage
-        return {"hybrid": first, "bm25": replace(first, share=0.0)} if first.share else {"bm25": first}
+        return {"hybrid": first, "bm25": replace(first, share=0.0, words=0.0)} if first.encodes else {"bm25": first}
 
     @property
     def first(self) -> str:
         """The name of the default search."""
         return next(iter(self.first_stages))
 
-    def search(self, name: str, queries: Sequence[str], k: int, filter: Filter | None = None) -> list[Ranking]:
+    def search(
+        self, name: str, queries: Sequence[str], k: int, filter: Filter | None = None, syntax: bool = False
+    ) -> list[Ranking]:
         """The best ``k`` documents for each query; vectors are read once for all of them."""
         first = self.first_stages[name]
         named = [Query(str(number), query) for number, query in enumerate(queries)]
-        with self.dense_lock if first.share else nullcontext():
-            run = first.search(named, k, filter=filter)
+        with self.dense_lock if first.encodes else nullcontext():
+            run = first.search(named, k, filter=filter, syntax=syntax)
         return [run.get(query.qid, NOTHING) for query in named]
 
     def fuse(self, query: str, candidates: Ranking, scores: Scores) -> Scores:
@@ -265,19 +267,20 @@ class State:
         )
 
 
-SearchJob = tuple[State, str, str, int, Filter | None]
-"""A request: what is searched, the name of its first stage, the query, the number of documents, and their filter."""
+SearchJob = tuple[State, str, str, int, Filter | None, bool]
+"""A request: what is searched, the name of its first stage, the query, the number of documents, their filter, and
+whether the query is of the syntax."""
 
 
 def search_together(jobs: Sequence[SearchJob]) -> list[tuple[Ranking, float]]:
     """The documents of each job and the milliseconds they took; jobs that differ in the query only go together."""
-    alike: dict[tuple[State, str, int, Filter | None], list[int]] = {}
-    for number, (state, first, _, k, filter) in enumerate(jobs):
-        alike.setdefault((state, first, k, filter), []).append(number)
+    alike: dict[tuple[State, str, int, Filter | None, bool], list[int]] = {}
+    for number, (state, first, _, k, filter, syntax) in enumerate(jobs):
+        alike.setdefault((state, first, k, filter, syntax), []).append(number)
     results: dict[int, tuple[Ranking, float]] = {}
-    for (state, first, k, filter), numbers in alike.items():
+    for (state, first, k, filter, syntax), numbers in alike.items():
         begin = time.perf_counter()
-        rankings = state.search(first, [jobs[number][2] for number in numbers], k, filter)
+        rankings = state.search(first, [jobs[number][2] for number in numbers], k, filter, syntax)
         ms = 1000 * (time.perf_counter() - begin)
         results |= {number: (ranking, ms) for number, ranking in zip(numbers, rankings, strict=True)}
     return [results[number] for number in range(len(jobs))]
@@ -385,9 +388,9 @@ class Holder:
             if first.encoder is not None:
                 # Another encoder computes what is missing, so that searches do not wait.
                 with self._writer_lock:
-                    self._writing(first, index).dense.prepare(index.documents.stores)
+                    self._writing(first, index).prepare_stores(index.documents.stores)
                 with state.dense_lock:
-                    first.dense.prepare(index.documents.stores)
+                    first.prepare_stores(index.documents.stores)
             fresh = replace(state, system=state.system.with_index(index), generation=state.generation + 1)
             vars(fresh)["examples"] = state.examples
             fresh.search(fresh.first, [WARM_UP], 1)
@@ -423,7 +426,7 @@ class Holder:
                     deleted.add(item)
             counts.append(count)
         if documents:
-            prepare = None if writer.encoder is None else lambda store: writer.dense.prepare([store])
+            prepare = None if writer.encoder is None else lambda store: writer.prepare_stores([store])
             writer.index.update(documents.values(), prepare=prepare)
         writer.index.delete(deleted)
         return counts

@@ -66,6 +66,26 @@ def test_a_title_stands_above_its_text(start_site: Opened, searched: Opened, tmp
     assert page.texts("#panel .heading mark.match") == ["winter"]
 
 
+def test_a_click_on_a_value_filters_by_it(start_site: Opened, searched: Opened, tmp_path: Path) -> None:
+    documents = [
+        Document(docid, "A hive in winter.", metadata={"lang": lang, "year": year})
+        for docid, lang, year in (("x", "de", 2014), ("y", "it's", 2015), ("z", "it's", 2016))
+    ]
+    Index.build(documents, tmp_path / "fields")
+    page = searched(start_site(index=tmp_path / "fields"), "winter hive")
+    assert sorted(rank_free(shown(page, 0))) == ["x", "y", "z"]
+    for value, docids, filter in (
+        ("it's", ["y", "z"], "lang = 'it''s'"),
+        ("2016", ["z"], "(lang = 'it''s') and year = 2016"),
+    ):
+        page.run(f"[...document.querySelectorAll('.card button')].find((b) => b.innerText.includes({value!r})).click()")
+        page.until(f"document.querySelectorAll('.column[data-side=\"0\"] .card').length === {len(docids)}")
+        assert sorted(rank_free(shown(page, 0))) == docids
+        assert page.state()["filter"] == filter
+    page.run("document.querySelector('.chip[aria-label^=Remove]').click()")
+    page.until("document.querySelectorAll('.column[data-side=\"0\"] .card').length === 3")
+
+
 def test_matches_and_split_words_are_marked_where_the_service_says(searched: Opened, site: Any) -> None:
     said = site.answer("/search", query="bees winter", k=25)["documents"]
     page = searched(site, "bees winter", k=25)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,23 @@ def test_few_queries_tune_settings_but_train_nothing(tmp_path: Path, tiny_bi_enc
     assert "30 queries (cross-validated)" in said
     page = (system.folder / "report.html").read_text()
     assert "30 queries, cross-validated: the same queries that steps were chosen on" in page
+
+
+def test_names_in_code_are_split_and_titles_weighed_where_that_is_better(tmp_path: Path, tiny_bi_encoder: Path) -> None:
+    words = ["bees", "wasps", "tea", "milk", "honey", "wax", "hive", "queen", "comb", "swarm", "drone", "pollen"]
+    pairs = list(permutations(words, 2))[:40]
+    (tmp_path / "data").mkdir()
+    documents = [{"id": f"d{n}", "text": f"calls the_{a}_of_{b}()", "title": "x"} for n, (a, b) in enumerate(pairs)]
+    (tmp_path / "data" / "collection.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    (tmp_path / "data" / "queries.train.tsv").write_text(
+        "".join(f"q{n}\tcalls {a} {b}\n" for n, (a, b) in enumerate(pairs))
+    )
+    (tmp_path / "data" / "qrels.train.txt").write_text("".join(f"q{n} 0 d{n} 1\n" for n in range(len(pairs))))
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, tmp_path / "data")
+    assert "✓ titles, names in code" in said
+    assert system.index.analyzer.identifiers
+    assert rungs(system)["bm25"]["judged"]["RR@10"]["mean"] < 0.2 < rungs(system)["words"]["judged"]["RR@10"]["mean"]
+    assert {answer.docid for answer in system.search("bees of wasps", k=2)} == {"d0", "d11"}
 
 
 def test_no_queries_give_hybrid_search_and_advice(tmp_path: Path, tiny_bi_encoder: Path) -> None:

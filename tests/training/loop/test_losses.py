@@ -363,6 +363,6 @@ class TestMaking:
             LOSSES["hinge"](torch.zeros(2, 3), torch.zeros(3, 2))
 
     def test_every_loss_and_option_is_on_its_page(self) -> None:
-        text = (Path(__file__).parents[3] / "docs" / "losses.md").read_text(encoding="utf-8")
+        text = (Path(__file__).parents[3] / "docs" / "recipes.md").read_text(encoding="utf-8")
         named = [part for name, chosen in LOSSES.items() for part in (name, *chosen.options)]
         assert [part for part in named if f"`{part}`" not in text] == []

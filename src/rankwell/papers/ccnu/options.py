@@ -27,7 +27,7 @@ class SdnetOptions(ListOptions):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         default="fp32", description="Precision of the computation; recurrent layers gain little from 16 bits."
     )
-    loss: str = Field(default="hinge", description="Loss function; see docs/losses.md.")
+    loss: str = Field(default="hinge", description="Loss function; see docs/recipes.md#losses.")
     layers: int | None = Field(
         default=None,
         ge=1,

@@ -5,5 +5,5 @@ queries are appended to every passage before indexing, so that BM25 also finds i
 contain.
 
 Recipe ``doc2query``; command ``rankwell expand``, whose file ``rankwell index --expansions`` takes; page
-docs/doc2query.md.
+docs/deepct.md.
 """

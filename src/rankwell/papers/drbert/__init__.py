@@ -9,6 +9,6 @@ STRM, its rule that a split word can only be matched as a whole, is an attention
 are a template. What stands here is what only this system needs: pre-training, noise reduction, and the classifier of
 query types.
 
-Recipe ``drbert`` (and ``query-types`` for the classifier); command ``rankwell types``; pages docs/pretraining.md,
-docs/query-types.md and docs/drbert.md.
+Recipe ``drbert`` (and ``query-types`` for the classifier); command ``rankwell types``; pages docs/recipes.md
+and docs/drbert.md.
 """

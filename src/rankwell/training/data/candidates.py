@@ -295,7 +295,7 @@ def _misses_many(candidates: TrainingCandidates) -> bool:
         return False
     warnings.warn(
         f"{missed:,} of {relevant:,} relevant documents are not among the candidates and are left out of training; "
-        "`found_only: false` trains on them, too (see docs/training-data.md)",
+        "`found_only: false` trains on them, too (see docs/recipes.md#training-data)",
         stacklevel=2,
     )
     return True

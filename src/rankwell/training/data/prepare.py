@@ -28,7 +28,8 @@ from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
-from rankwell.retrieve.index import INDEX_VERSION, Index
+from rankwell.retrieve.description import INDEX_VERSION, analyzer_json
+from rankwell.retrieve.index import Index
 from rankwell.training.recipe import DEV_NAMES, FirstStageOptions, Recipe
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def open_collection(source: str, pool: Path) -> Collection:
     with lock(pool / "data", wait=True):
         if not (folder / "index.json").exists():
             Index.build(dataset.documents(), folder)
-    return Collection(dataset, Index.open(folder), name)
+    index = Index.open(folder)
+    return Collection(dataset, index, digest([name, analyzer_json(index.analyzer)]))
 
 
 def open_split(

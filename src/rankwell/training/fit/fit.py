@@ -146,7 +146,9 @@ def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted
             own = replace(task, data=str(work / kind), out=inner, queries_from=None)
             fitted, lines = _fit_judged(own, task, say)
         place = work / "documents"
-        index = Index.open(place) if (place / "index.json").is_file() else Index.build(task.dataset.documents(), place)
+        if not (place / "index.json").is_file():
+            Index.build(task.dataset.documents(), place, analyzer=fitted.index.analyzer)
+        index = Index.open(place)
         first = replace(fitted.first_stage, index=index)
         system = System(first, ranker=fitted.ranker, depth=fitted.depth, shares=fitted.shares, engine=fitted.engine)
         texts = {

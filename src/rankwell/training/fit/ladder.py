@@ -31,8 +31,10 @@ from rankwell.evaluation.significance import Interval, mean_interval
 from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
+from rankwell.retrieve.tune import built_with
 from rankwell.training.fit.parts import SET_ASIDE, Part, Parts
 from rankwell.training.fit.rungs import (
+    ANALYSER,
     BASE,
     DEFAULT_SHARE,
     ENGINE,
@@ -154,6 +156,8 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
         if _is_repetition(step, stands_on, tried):
             continue
         rung = _try_rung(task, clock, step, stands_on, best, say)
+        if step.name == ANALYSER and isinstance(rung, Rung) and _judged(task, rung, own).kept:
+            rung = _adopt(task, rung)
         if isinstance(rung, Rung) and rung.kept and step.trains and tuned is not None:
             # Training tunes settings, too: it has to gain more than they do alone.
             rung = _judged(task, rung, tuned)
@@ -164,7 +168,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
         say(line_of(rung, task))
         if step.model and rung.count and can_be_trained(step.model):
             task.encoders[step.model], _ = interval_of(task.parts.judged.head(rung.count), rung.run, task.measure)
-        if step.tunes and step.kind == "search" and not rung.kept:
+        if step.name == "tuned" and not rung.kept:
             tuned = rung
         beats_tuned = not step.trains or tuned is None or _judged(task, rung, tuned).kept
         if step.kind == "search" and beats_tuned and _judged(task, rung, own).kept:
@@ -175,6 +179,13 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
             below = replace(below, system=own.system)
         best = rung if rung.kept else best
     return Climb(tuple(tried), own)
+
+
+def _adopt(task: FitTask, rung: Rung) -> Rung:
+    """Build the index anew with a rung's analyser, for all that follows; recipes find it in its place."""
+    if task.index.analyzer != rung.system.index.analyzer:
+        task.index = built_with(task.index, rung.system.index.analyzer, task.index.folder)
+    return replace(rung, system=rung.system.with_index(task.index))
 
 
 def _is_repetition(step: Step, below: Rung, tried: Sequence[Rung | Skipped]) -> bool:

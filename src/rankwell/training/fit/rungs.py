@@ -13,6 +13,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
+from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Query, Run
@@ -24,15 +25,15 @@ from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Computing, chosen_device
 from rankwell.rank.dense import DEEP, search_both
 from rankwell.rank.first_stage import FirstStage
-from rankwell.rank.fusion import Shares, fuse
-from rankwell.rank.passage_vectors import PassageVectors
+from rankwell.rank.fusion import Shares, before_rest, fuse
+from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.ranker import open_ranker
 from rankwell.rank.rankers import open_encoder
-from rankwell.rank.system import System, before_rest
+from rankwell.rank.system import System
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.tune import tune_bm25
+from rankwell.retrieve.tune import built_with, choose_analyzer, other_analyzers, tune_bm25
 from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.parts import (
     CHOOSE,
@@ -64,6 +65,8 @@ DEFAULT_SHARE = 0.7
 """The bi-encoder's share that is not tuned."""
 GRID_K1, GRID_B = (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0, 4.0), (0.1, 0.3, 0.5, 0.7, 0.9)
 """Values of k1 and b to choose from."""
+TITLE_WEIGHTS, ANALYSER, INDEXED = (3.0,), "analyser", 10_000
+"""Weights of titles to try, the step that does, and about how many documents are indexed in a second."""
 DEPTHS = (10, 20, 50, 100)
 """Depths of re-ranking to choose from."""
 READING_TIME = 0.5
@@ -156,11 +159,11 @@ class FitTask:
         """How fast texts become vectors of a bi-encoder here."""
         return cache(lambda encoder: Rates.measure(self.index, self.parts, encoder, self.device))
 
-    def unencoded(self, encoder: str) -> int:
-        """How many documents have no vectors yet."""
+    def unencoded(self, encoder: str, kind: type[PassageVectors | PassageWords] = PassageVectors) -> int:
+        """How many documents have no vectors, or no word vectors, yet."""
         opened = open_encoder(encoder, Computing(self.device))
         stores = self.index.documents.stores
-        return sum(len(store) for store in stores if not PassageVectors.is_complete(store, opened))
+        return sum(len(store) for store in stores if not kind.is_complete(store, opened))
 
     @cached_property
     def pairs_a_second(self) -> Callable[[str], float]:
@@ -171,6 +174,10 @@ class FitTask:
     def scored_a_second(self) -> Callable[[str], float]:
         """How fast a re-ranker scores pairs here."""
         return cache(lambda ranker: measure_ranker(self.index, self.parts, ranker, self.device))
+
+    def tuning(self, part: Part) -> dict[str, Any]:
+        """How settings are chosen on a part of the queries."""
+        return {"measure": self.measure, "folds": min(5, len(part)), "seed": self.seed}
 
     @property
     def threads(self) -> int:
@@ -330,34 +337,37 @@ def bm25(task: FitTask) -> Rung:
     return searched(task, System(FirstStage(task.index, computing=Computing(task.device))))
 
 
+def _analyse(analyzers: Sequence[Analyzer], task: FitTask, below: Rung) -> Rung:
+    """Build the index with the analyser that cross-validation chooses."""
+    part, lower = task.parts.judged, below.system.first_stage
+    how = {**task.tuning(part), "k": K, "threads": task.threads}
+    tuned, run = choose_analyzer(task.index, analyzers, part.queries, part.qrels, lower.bm25, **how)
+    return Rung(System(replace(lower, index=built_with(task.index, tuned.best, task.work / ANALYSER))), run, {})
+
+
+def _analyse_seconds(task: FitTask, below: Rung) -> float:
+    return 5 * len(task.index) / INDEXED  # at most three to try, then the best twice
+
+
 def _hybrid(encoder: str, task: FitTask, below: Rung) -> Rung:
     """BM25 and a bi-encoder as it is."""
     lower = below.system.first_stage
     first = FirstStage(task.index, lower.bm25, encoder, DEFAULT_SHARE, computing=Computing(task.device))
     for store in task.index.documents.stores:
-        first.dense.vectors(store)
+        first.dense.words(store)  # in the same pass as the vectors, for a step above
     return searched(task, System(first))
 
 
 def _hybrid_seconds(encoder: str, task: FitTask, below: Rung) -> float:
     rates = task.rates(encoder)
-    return task.unencoded(encoder) / rates.documents + task.measured / rates.queries
+    return task.unencoded(encoder, PassageWords) / rates.documents + task.measured / rates.queries
 
 
 def _tune(task: FitTask, below: Rung) -> Rung:
     """Tune k1 and b and, if there is a bi-encoder, then its share."""
     part, lower = task.parts.judged, below.system.first_stage
-    tuned = tune_bm25(
-        task.index,
-        part.queries,
-        part.qrels,
-        measure=task.measure,
-        k1=GRID_K1,
-        b=GRID_B,
-        folds=min(5, len(part)),
-        seed=task.seed,
-        threads=task.threads,
-    )
+    how = {**task.tuning(part), "threads": task.threads}
+    tuned = tune_bm25(task.index, part.queries, part.qrels, k1=GRID_K1, b=GRID_B, **how)
     by_setting: dict[BM25, list[Query]] = {}
     for query in part.queries:
         by_setting.setdefault(tuned.setting_for(query.qid), []).append(query)
@@ -368,15 +378,15 @@ def _tune(task: FitTask, below: Rung) -> Rung:
     if not lower.share:
         return Rung(System(replace(lower, bm25=tuned.best)), words.head(K), {})
     runs = {"first": words, "similarity": lower.dense.search(part.queries, task.index, DEEP)}
-    shares = _tune_share(task, runs, part)
+    shares = _tune_shares(task, runs, part)
     system = System(replace(lower, bm25=tuned.best, share=shares.best.similarity))
     return Rung(system, fuse(runs, shares.setting_for, depth=K), {})
 
 
-def _tune_share(task: FitTask, runs: Mapping[str, Run], part: Part) -> Tuned[Shares]:
-    """The share of ``similarity`` that ranks a part best; a share of 0 would be a rung below."""
-    grid = [shares for shares in share_grid(list(runs)) if shares.similarity]
-    return tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
+def _tune_shares(task: FitTask, runs: Mapping[str, Run], part: Part, *, alone: bool = True) -> Tuned[Shares]:
+    """The shares that rank a part best. ``first`` alone would be a rung below, and others ``alone`` may be one."""
+    grid = [shares for shares in share_grid(list(runs)) if shares.first < 1 and (alone or shares.first)]
+    return tune_fusion(runs, part.qrels, grid, **task.tuning(part))
 
 
 def _learned(kind: str, task: FitTask, below: Rung) -> Rung:
@@ -405,9 +415,23 @@ def _learn(task: FitTask, below: Rung, kind: str, name: str) -> Rung:
     computing = Computing(task.device)
     first = FirstStage(task.index, lower.bm25, FirstStage.open(learned).encoder, 1.0, computing=computing)
     runs = search_both(task.index, first.dense, task.parts.choose.queries, lower.bm25, threads=task.threads)
-    tuned = _tune_share(task, runs, task.parts.choose)
+    tuned = _tune_shares(task, runs, task.parts.choose)
     system = System(replace(first, share=tuned.best.similarity))
     return Rung(system, fuse(runs, tuned.setting_for, depth=K), {kind: options})
+
+
+def _words(task: FitTask, below: Rung) -> Rung:
+    """The best documents re-ranked by their words' vectors, with the weight that is tuned."""
+    first, part = replace(below.system.first_stage, encoder=_encoder_of(below)), task.parts.judged.head(below.count)
+    top = only(below.run, part.queries).head(K)
+    runs = {"model": first.dense.compare_words(top, part.queries, task.index), "first": top}
+    tuned = _tune_shares(task, runs, part)
+    system = System(replace(first, words=tuned.best.model))
+    return Rung(system, fuse(runs, tuned.setting_for), below.stages, below.count)
+
+
+def _words_seconds(task: FitTask, below: Rung) -> float:
+    return _hybrid_seconds(_encoder_of(below), task, below)
 
 
 def _encoder_of(below: Rung) -> str:
@@ -439,8 +463,7 @@ def _join(task: FitTask, below: Rung) -> Rung:
     """The lists of the user's engine and of the best first stage in one, by a share that is tuned."""
     part = task.parts.judged.head(below.count)
     runs = {"similarity": only(below.run, part.queries), "first": only(task.engine or Run(), part.queries)}
-    grid = [shares for shares in share_grid(list(runs)) if 0 < shares.similarity < 1]
-    tuned = tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
+    tuned = _tune_shares(task, runs, part, alone=False)
     system = System(below.system.first_stage, engine=tuned.best.first)
     return Rung(system, fuse(runs, tuned.setting_for, depth=K), below.stages, below.count, engine=True)
 
@@ -468,8 +491,7 @@ def _reranked(task: FitTask, below: Rung, ranker: Path, runs: Mapping[str, Run],
     """A re-ranker on the list below, with the shares of the runs and the depth that pay on the first queries."""
     part, top = task.parts.judged.head(count), runs["first"]
     lower = only(below.run, part.queries)
-    grid = [shares for shares in share_grid(list(runs)) if shares.first < 1]
-    tuned = tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
+    tuned = _tune_shares(task, runs, part)
     depth = _depth_that_pays(task, part, top, fuse(runs, tuned.setting_for))
     head = {name: cut_candidates(run, top, depth) for name, run in runs.items()}
     lower_system = below.system
@@ -570,9 +592,16 @@ def ladder(task: FitTask) -> list[Step]:
         )
         for name in rankers
     ]
-    on_list = [Step("joined", "joined with your engine", _join, tunes=True, kind="join"), *reading]
+    on_list = [
+        Step("words", "word vectors", _words, _words_seconds, tunes=True),
+        Step("joined", "joined with your engine", _join, tunes=True, kind="join"),
+        *reading,
+    ]
     if task.engine is None:
-        del on_list[0]
+        del on_list[1]
+    if others := other_analyzers(task.index, TITLE_WEIGHTS):
+        analysed = Step(ANALYSER, "titles, names in code", partial(_analyse, others), _analyse_seconds, tunes=True)
+        searching.insert(0, analysed)
     return [
         *searching,
         Step("tuned", "tuned settings", _tune, tunes=True),

@@ -50,7 +50,7 @@ class ListOptions(DevOptions):
         description="Weights to start from: those of the stage before, or those of the bi-encoder that finds the "
         "candidates (with a new head).",
     )
-    loss: str = Field(default="pointwise", description="Loss function; see docs/losses.md.")
+    loss: str = Field(default="pointwise", description="Loss function; see docs/recipes.md#losses.")
     loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss, such as `margin`.")
     max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
         default=None,
@@ -79,7 +79,7 @@ class ListwiseOptions(ListOptions):
 
     epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
     negatives: int = Field(default=5, ge=1, description="Non-relevant documents per list, drawn anew each epoch.")
-    loss: str = Field(default="listwise", description="Loss function; see docs/losses.md.")
+    loss: str = Field(default="listwise", description="Loss function; see docs/recipes.md#losses.")
     learning_rate: float = Field(default=3e-5, gt=0, description="Peak learning rate.")
     head: Literal["new", "pointwise"] = Field(
         default="new", description="Initial one-score head: new, or the difference of the two logits."
@@ -101,7 +101,7 @@ class DistilOptions(DevOptions):
     bonus: float = Field(
         default=0, ge=0, description="Added to the relevant document's score, in the same unit; 0: none."
     )
-    loss: str = Field(default="kl", description="Loss function: kl, margin_mse or another of docs/losses.md.")
+    loss: str = Field(default="kl", description="Loss function: kl, margin_mse or another of docs/recipes.md#losses.")
     loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss.")
     list_size: int = Field(default=12, ge=2, description="Documents per list, of which one is known to be relevant.")
     random: int = Field(default=2, ge=0, description="Documents per list drawn at random from the whole collection.")

@@ -1,4 +1,4 @@
-"""The page "Bring your data": every example runs."""
+"""The page "Your data": every example runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from rankwell.cli.main import main
 
-PAGE = Path(__file__).parents[2] / "docs" / "corpus-formats.md"
+PAGE = Path(__file__).parents[2] / "docs" / "corpus.md"
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.S | re.M)
 
 
@@ -26,7 +26,7 @@ def test_every_example_runs(
             Path(name).write_text(content, encoding="utf-8")
         elif language == "python":
             exec(compile(content, str(PAGE), "exec"), {})
-        else:
+        elif language == "sh":
             for line in content.splitlines():
                 monkeypatch.setattr(sys, "argv", shlex.split(line))
                 with pytest.raises(SystemExit) as stopped:

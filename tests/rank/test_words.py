@@ -1,0 +1,190 @@
+"""Word vectors: made with the vectors of documents, compared as codes, and used to re-rank."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Document, Query, Run
+from rankwell.corpus.store import DocumentStore
+from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.rank import passage_vectors
+from rankwell.rank.dense import DenseRanker
+from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.passage_vectors import PassageVectors, PassageWords
+from rankwell.rank.requests import SearchRequest
+from rankwell.rank.system import System
+from rankwell.rank.vector_records import word_table
+from rankwell.retrieve.index import Index
+
+WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
+TEXTS = [*(f"{word} {WORDS[(i + 1) % 12]} market" for i, word in enumerate(WORDS)), "bee", "...", "the river " * 10_000]
+DOCUMENTS = [Document(f"d{number:02d}", text) for number, text in enumerate(TEXTS)]
+QUERIES = [Query("q1", "honey market"), Query("q2", "an iron bridge?")]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bi_encoder: Path) -> BiEncoder:
+    return BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DocumentStore:
+    return DocumentStore.build(DOCUMENTS, tmp_path / "store")
+
+
+def signs(vectors: Vectors) -> Vectors:
+    return np.where(vectors >= 0, np.float32(1), np.float32(-1))
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 320])
+def test_the_table_sums_to_the_products_with_signs(width: int) -> None:
+    vectors = np.random.default_rng(0).standard_normal((20, width)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    table, factors = word_table(vectors[:3])
+    codes = np.packbits(vectors >= 0, axis=1)
+    sums = sum(table[:, place, codes[:, place]].astype(np.int64) for place in range(codes.shape[1]))
+    products = vectors[:3] @ signs(vectors).T * np.sqrt(np.pi / (2 * width))
+    np.testing.assert_allclose(sums * factors[:, None], products, atol=2e-3)
+
+
+def test_the_kernel_finds_the_best_word_of_each_document(store: DocumentStore, encoder: BiEncoder) -> None:
+    words, width = PassageWords.open(store, encoder), encoder.word_width
+    query = encoder.encode_query_words([QUERIES[1].text])[0]
+    np.testing.assert_allclose(np.linalg.norm(query, axis=1), 1, rtol=1e-5)
+    vectors: list[Vectors] = []
+    encoder.encode_documents(TEXTS, vectors)
+    assert [len(document) for document in vectors][-3:] == [3, 5, 32]  # with [CLS] and [SEP], and at most 32
+    similarities, places = words.matches(np.arange(len(TEXTS)), query)
+    for number, document in enumerate(vectors):
+        products = signs(document) @ query.T * np.sqrt(np.pi / (2 * width))
+        np.testing.assert_allclose(similarities[number], products.max(axis=0), atol=2e-3)
+        chosen = products[places[number], np.arange(len(query))]
+        np.testing.assert_allclose(chosen, products.max(axis=0), atol=2e-3)
+    again, _ = words.matches(np.array([7, 2]), query)
+    np.testing.assert_array_equal(again, similarities[[7, 2]])
+
+
+def test_one_pass_makes_the_vectors_of_documents_and_words(
+    store: DocumentStore, encoder: BiEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = PassageVectors.open(DocumentStore.build(DOCUMENTS, tmp_path / "alone"), encoder).at(np.arange(15))
+    assert not PassageWords.is_complete(store, encoder)
+    PassageWords.open(store, encoder)
+    assert PassageWords.is_complete(store, encoder)
+    monkeypatch.setattr(BiEncoder, "encode_tokens", None)  # nothing is computed again
+    np.testing.assert_array_equal(PassageVectors.open(store, encoder).at(np.arange(15)), alone)
+    PassageWords.open(store, encoder)
+
+
+def test_words_are_added_to_vectors_that_exist(store: DocumentStore, encoder: BiEncoder, tmp_path: Path) -> None:
+    query = encoder.encode_query_words([QUERIES[0].text])[0]
+    shard = next(PassageVectors.open(store, encoder).folder.glob("shard-*"))
+    before = shard.stat().st_mtime_ns
+    added, _ = PassageWords.open(store, encoder).matches(np.arange(15), query)
+    other = PassageWords.open(DocumentStore.build(DOCUMENTS, tmp_path / "other"), encoder)
+    np.testing.assert_array_equal(added, other.matches(np.arange(15), query)[0])
+    assert shard.stat().st_mtime_ns == before
+
+
+def test_many_small_shards_of_words_are_merged(
+    store: DocumentStore, encoder: BiEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, numbers = encoder.encode_query_words([QUERIES[0].text])[0], np.array([14, 3, 8, 0])
+    monkeypatch.setattr(passage_vectors, "shard_size", lambda encoder: 2)
+    small = PassageWords.open(store, encoder)
+    assert len(list(small.folder.glob("shard-*"))) == 8
+    expected, places = small.matches(numbers, query)
+    monkeypatch.setattr(passage_vectors, "MANY_SHARDS", 4)
+    monkeypatch.setattr(passage_vectors, "MERGED_SHARD", 8)
+    merged = PassageWords.open(store, encoder)
+    assert len(list(merged.folder.glob("shard-*"))) == 2
+    assert not small.folder.exists()
+    np.testing.assert_array_equal(merged.matches(numbers, query)[0], expected)
+    np.testing.assert_array_equal(merged.matches(numbers, query)[1], places)
+
+
+@pytest.mark.parametrize("byte", [0, 100, -1])
+def test_damaged_words_are_refused(store: DocumentStore, encoder: BiEncoder, byte: int) -> None:
+    shard = next(PassageWords.open(store, encoder).folder.glob("shard-*"))
+    data = bytearray(shard.read_bytes())
+    data[byte] ^= 64
+    shard.write_bytes(data)
+    with pytest.raises(RankwellError, match="damaged") as told:
+        PassageWords.open(store, encoder).matches(np.arange(15), encoder.encode_query_words(["bee"])[0])
+    assert "\n" not in str(told.value)
+    shard.write_bytes(data[:50])
+    with pytest.raises(RankwellError):
+        PassageWords.open(store, encoder)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    Index.build(DOCUMENTS[:9], tmp_path / "index")
+    return Index.build(DOCUMENTS[9:], tmp_path / "index", append=True)
+
+
+def test_words_re_rank_what_was_found(index: Index, tiny_bi_encoder: Path) -> None:
+    first = FirstStage(index, encoder=tiny_bi_encoder)
+    found = first.search(QUERIES, 20)
+    words = first.dense.compare_words(found, QUERIES, index)
+    assert {qid: set(words[qid].docids) for qid in words} == {qid: set(found[qid].docids) for qid in found}
+    only = FirstStage(index, encoder=tiny_bi_encoder, words=1.0)
+    best = only.search(QUERIES, 3)
+    assert [best[qid].docids for qid in found] == [words[qid].docids[:3] for qid in found]
+    assert FirstStage(index, encoder=tiny_bi_encoder, words=0.0).search(QUERIES, 20) == found
+
+
+def test_a_system_records_its_weight_and_takes_the_words_along(
+    index: Index, tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    made = System(FirstStage(index, encoder=tiny_bi_encoder, share=0.6, words=0.4))
+    saved = made.save(tmp_path / "system")
+    assert "re-ranked by word vectors (weight 0.4)" in saved.describe()
+    expected = made.search(QUERIES, 5)
+    shutil.move(tmp_path / "system", tmp_path / "moved")
+    system = System.open(tmp_path / "moved")
+    assert system.first_stage.words == 0.4
+    assert system.search(QUERIES, 5) == expected
+    assert len(list(system.index.folder.rglob("*.words"))) == 4  # of two segments, with their checksums
+    system.check()
+    system.add([Document("new", "honey market")])
+    assert all(
+        PassageWords.is_complete(store, system.first_stage.dense.encoder) for store in system.index.documents.stores
+    )
+    assert "new" in system.search(QUERIES, 5)["q1"].docids
+    other = Run.from_scores({"q1": {"d00": 3.0, "d01": 2.0, "d10": 1.0}, "q2": {"d06": 2.0, "d03": 1.0}})
+    reranked = system.rerank(other, QUERIES)
+    assert {qid: set(reranked[qid].docids) for qid in reranked} == {qid: set(other[qid].docids) for qid in other}
+
+
+def test_words_that_met_are_named(index: Index, tiny_bi_encoder: Path) -> None:
+    dense = DenseRanker(str(tiny_bi_encoder))
+    explained = dense.explain_words("honey market", ["d01", "d13"], index)
+    assert [query for query, _, _ in explained[0]] == ["honey", "market"]
+    assert explained[0][0][1] == "honey"
+    assert {len(met) for met in explained} == {2}
+    assert explained[0][0][2] > explained[1][0][2]
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.5, float("nan"), 0.0])
+def test_a_wrong_weight_is_refused(index: Index, weight: float) -> None:
+    with pytest.raises(RankwellError, match="weight"):
+        SearchRequest(index.folder, "bee", words=weight).check()
+
+
+def test_a_weight_needs_a_bi_encoder(index: Index) -> None:
+    with pytest.raises(RankwellError, match="no bi-encoder"):
+        FirstStage(index, words=0.5)
+
+
+def test_the_words_of_another_encoder_are_not_used(index: Index, encoder: BiEncoder, tiny_bi_encoder: Path) -> None:
+    for store in index.documents.stores:
+        PassageWords.open(store, encoder)
+        other = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=16)
+        assert not PassageWords.is_complete(store, other)
