@@ -19,7 +19,7 @@ import gzip
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,17 @@ STEPS = (
     ("fit blend", "small blend", "blended re-ranker over the one from MiniLM on batch 256"),
     ("small encoder", "small unfitted", "first stage, batch 256, over BM25"),
 )
+FITS = {
+    "gpu-10": "a GPU, `--minutes 10`",
+    "gpu-60": "a GPU, `--minutes 60`",
+    "cpu-15": "two CPU cores, `--minutes 15`",
+}
 RUNGS = {
     "bm25": "BM25",
-    "bm25-tuned": "BM25, tuned",
     "hybrid": "BM25 and a bi-encoder",
     "tuned": "tuned settings",
-    "shipped": "the shipped re-ranker",
     "adapter": "an adapter on its vectors",
+    "shipped": "the shipped re-ranker",
     "encoder": "a fitted bi-encoder",
     "rerank": "a trained re-ranker",
 }
@@ -294,19 +298,24 @@ def tables(folder: Path) -> None:
             for row in ("small unfitted", "small encoder")
         ],
     )
-    for device, name in (("cpu", "a CPU"), ("cuda", "a GPU")):
-        print_fit(folder / f"fit-{device}.tsv.gz", name)
+    for setting, name in FITS.items():
+        paths = {data: folder / f"fit-{setting}.{data}.tsv.gz" for data in first}
+        print_fits({DATA[data]: read_values(path, "\t") for data, path in paths.items() if path.exists()}, name)
     print_peers(folder)
 
 
-def print_fit(path: Path, device: str) -> None:
-    """The rungs of ``rankwell fit``, from the values per query in the folder it made."""
-    values = read_values(path, "\t")
+def print_fits(fits: Mapping[str, Mapping[str, Values]], name: str) -> None:
+    """The steps that ``rankwell fit`` kept on each data set, from the values per query in the folder it made."""
     rows = []
-    for place, (rung, own) in enumerate(values.items()):
-        before = list(values.values())[place - 1]
-        rows.append([RUNGS[rung], f"{own.mean():.3f}", "" if not place else difference(own, before)])
-    print_table([f"`rankwell fit` on {device}", "RR@10", "over the row before"], rows)
+    for rung, title in RUNGS.items():
+        cells = []
+        for steps in fits.values():
+            own, before = steps.get(rung), list(steps)[: list(steps).index(rung)] if rung in steps else []
+            gain = f", {difference(own, steps[before[-1]])}" if own is not None and before else ""
+            cells.append("" if own is None else f"{own.mean():.3f}{gain}")
+        if any(cells):
+            rows.append([title, *cells])
+    print_table([f"`rankwell fit` on {name}", *fits], rows)
 
 
 def print_peers(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.retrieve.index import Index
 from rankwell.training.fit.ladder import _seconds
 from rankwell.training.fit.parts import divide, measure_pairs
-from rankwell.training.fit.rungs import FitTask, Step, bm25
+from rankwell.training.fit.rungs import FitTask, Step, _reading, bm25
 
 
 def test_a_step_trains_on_fewer_queries_where_the_time_is_short(tmp_path: Path) -> None:
@@ -70,3 +71,14 @@ def test_training_starts_from_the_best_encoder_that_fits_into_the_time(tmp_path:
         (1.0, "small"),
         (1.0, "small"),
     ]
+
+
+@pytest.mark.parametrize(("left", "expected"), [(1.0, (10, 200)), (240.0, (10, 1000)), (10_000.0, (100, 1000))])
+def test_a_reranker_as_it_is_is_compared_on_200_queries_however_short_the_time(
+    left: float, expected: tuple[int, int]
+) -> None:
+    task: Any = SimpleNamespace(left=left, scored_a_second=lambda model: 100.0, reported=100)
+    many: Any = SimpleNamespace(count=1000)
+    few: Any = SimpleNamespace(count=60)
+    assert _reading(task, many, "a model") == expected
+    assert _reading(task, few, "a model")[1] == 60

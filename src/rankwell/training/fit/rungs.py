@@ -38,7 +38,6 @@ from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.parts import (
     CHOOSE,
     FIT,
-    LEAST_ASIDE,
     LEAST_TO_FIT,
     Kind,
     Part,
@@ -52,6 +51,7 @@ from rankwell.training.fit.parts import (
     open_data,
     write_parts,
 )
+from rankwell.training.loop.log import read_metrics
 from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
@@ -73,8 +73,10 @@ READING_TIME = 0.5
 """The part of the time left that a re-ranker as it is may take."""
 BACKWARD = 3.5
 """Training on a text costs about this many times as much as encoding it."""
-TIMED_STEPS = {"cuda": (20, 16), "cpu": (1, 4)}
-"""Steps, and lists in a step, that tell how fast a re-ranker is trained here."""
+LEAST_READ = 200
+"""A re-ranker as it is is compared on at least so many queries, where there are as many."""
+TIMED_STEPS = {"cuda": (60, 16), "cpu": (1, 4)}
+"""Steps, and lists in a step, that tell how fast a re-ranker is trained here: the last twenty count."""
 LONG = 150
 """From this mean number of words on, a re-ranker is trained on texts of its model's whole length."""
 HALF = "adapter-half"
@@ -216,8 +218,9 @@ class FitTask:
         options = {**LISTWISE, "max_steps": steps, "batch": batch, "head": "new"}
         self.samples["timing"] = steps * batch
         trained = self.train("timing", FirstStage(self.index), {"listwise": options})
-        seconds = trained.work.done[-1].result.figures["training seconds"]
-        return steps * batch * (1 + int(LISTWISE["negatives"])) / max(1e-9, float(seconds))
+        # The first steps on a GPU, and saving, take longer than all others.
+        logged = [row for row in read_metrics(trained.work.done[-1].folder) if "lists_per_s" in row]
+        return float(logged[-1]["lists_per_s"]) * (1 + int(LISTWISE["negatives"]))
 
     def train(
         self, name: str, first: FirstStage, stages: Mapping[str, Any], candidates: Mapping[str, Run] | None = None
@@ -522,7 +525,7 @@ def _reading(task: FitTask, below: Rung, model: str) -> tuple[int, int]:
     pairs = int(READING_TIME * task.left * task.scored_a_second(model)) - DEPTHS[0] * task.reported
     depths = [depth for depth in DEPTHS if depth * (below.count + task.reported) <= pairs]
     depth = max(depths, default=DEPTHS[0])
-    return depth, min(below.count, max(LEAST_ASIDE, pairs // depth))
+    return depth, min(below.count, max(LEAST_READ, pairs // depth))
 
 
 def _as_is_seconds(model: str, task: FitTask, below: Rung) -> float:
