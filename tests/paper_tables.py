@@ -107,7 +107,7 @@ EARLIER: dict[str, Sequence[Earlier]] = {
     ],
 }
 PAGES = {
-    "papers.md": ["claims drbert-base", "rows drbert-base", "claims duobert"],
+    "papers.md": ["claims drbert-base", "rows drbert-base", "claims duobert", "split drbert-table3"],
     "monobert.md": [
         "claims monobert",
         "monobert",
@@ -128,7 +128,7 @@ PAGES = {
         "claims drbert-table3",
         "drbert",
     ],
-    "attention-rules.md": ["rules", "split drbert-table3", "look-alikes"],
+    "results/attention-rules/README.md": ["rules", "look-alikes"],
     "deepct.md": ["claims deepct", "rows deepct", "claims doc2query", "recall"],
     "ccnu.md": ["claims ccnu-passage", "rows ccnu-passage", "claims ccnu-document", "documents"],
 }

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from tests.training import toys
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 from tests.training.fit.fitting import fitted, named, perfect, rungs
 
 from rankwell import sample
@@ -304,8 +304,10 @@ def test_a_stopped_fit_resumes_to_the_same_system(
     ]
     command += ["--minutes", "30", "--device", "cpu"]
     settings: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    from torch import get_num_threads
+
     # As many threads as here, because the last digits of sums depend on them.
-    threads = str(torch.get_num_threads())
+    threads = str(get_num_threads())
     process = subprocess.Popen(command, **settings, env={**os.environ, "OMP_NUM_THREADS": threads})
     work = tmp_path / "system.work"
     while process.poll() is None and not list(work.glob(moment)):
