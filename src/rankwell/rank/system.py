@@ -331,8 +331,10 @@ class System:
         >>> System.open("my-system").describe()                                    # doctest: +SKIP
         'BM25 (k1 0.9, b 0.4) and a bi-encoder (share 0.8), the best 50 re-ranked'
         """
-        first = self.first_stage
-        parts = [f"BM25 (k1 {first.bm25.k1:g}, b {first.bm25.b:g})"] if first.share < 1 else []
+        first, analyzer = self.first_stage, self.index.analyzer
+        words = f", title weight {analyzer.title_weight:g}" if analyzer.title_weight != 1 else ""
+        words += ", names in code split" if analyzer.identifiers else ""
+        parts = [f"BM25 (k1 {first.bm25.k1:g}, b {first.bm25.b:g}{words})"] if first.share < 1 else []
         parts += [f"a bi-encoder (share {first.share:g})"] if first.share else []
         line = " and ".join(parts)
         line = f"your engine (share {self.engine:g}) joined with {line}" if self.engine else line
