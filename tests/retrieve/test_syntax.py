@@ -52,6 +52,7 @@ def found(query: str, index: Index | None = None, **options: object) -> set[str]
         ("bees -nowhere", "abc"),
         ("- bees + * ''", "abc"),
         ('"" bees', "abc"),
+        ("** +** bees -*", "abc"),
         ("", ""),
     ],
 )
@@ -111,7 +112,9 @@ def test_a_quote_that_is_not_closed_is_an_error_with_its_place() -> None:
 
 def test_the_number_of_restrictions_is_limited() -> None:
     assert found("bees " + " ".join(["-wasps"] * 100)) == {"a", "b", "c"}
-    with pytest.raises(RankwellError, match="query: 33 phrases, required and excluded words; the limit is 32"):
+    with pytest.raises(
+        RankwellError, match="query: 33 phrases, prefixes, required and excluded words; the limit is 32"
+    ):
         parse_syntax(" ".join(f"-{n}" for n in range(33)))
 
 

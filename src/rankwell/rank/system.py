@@ -33,7 +33,6 @@ from rankwell.core.errors import InputError, RankwellError, folder_error
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.manifest import Manifest, check_seal, file_digest, read_object, write_sealed
 from rankwell.core.shards import MANIFEST, read_plan
-from rankwell.corpus.filters import FilterSource
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
@@ -46,7 +45,7 @@ from rankwell.rank.ranker import open_ranker
 from rankwell.rank.rankers import AnyRanker, VectorSearch
 from rankwell.rank.texts import INDEX, SYSTEM, Texts, is_system
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
-from rankwell.retrieve.index import Index
+from rankwell.retrieve.index import Index, SearchOptions
 from rankwell.retrieve.syntax import plain_text
 
 if TYPE_CHECKING:
@@ -205,56 +204,33 @@ class System:
         return open_ranker(self.ranker, **vars(self.computing))
 
     @overload
-    def search(
-        self,
-        queries: str,
-        k: int | None = None,
-        *,
-        threads: int = 0,
-        filter: FilterSource | None = None,
-        syntax: bool = False,
-    ) -> list[Answer]: ...
+    def search(self, queries: str, k: int | None = None, **options: Unpack[SearchOptions]) -> list[Answer]: ...
     @overload
+    def search(self, queries: Sequence[Query], k: int | None = None, **options: Unpack[SearchOptions]) -> Run: ...
     def search(
-        self,
-        queries: Sequence[Query],
-        k: int | None = None,
-        *,
-        threads: int = 0,
-        filter: FilterSource | None = None,
-        syntax: bool = False,
-    ) -> Run: ...
-    def search(
-        self,
-        queries: str | Sequence[Query],
-        k: int | None = None,
-        *,
-        threads: int = 0,
-        filter: FilterSource | None = None,
-        syntax: bool = False,
+        self, queries: str | Sequence[Query], k: int | None = None, **options: Unpack[SearchOptions]
     ) -> list[Answer] | Run:
         """The best ``k`` documents: answers to one question (by default 10), or a run of many (100 each).
 
         The first ``depth`` candidates are re-ranked, the others follow in the order of the first stage. ``filter``
-        restricts them by metadata, and ``syntax`` by what queries say, as in :meth:`Index.search`.
+        restricts them by metadata, and ``syntax`` by what queries say, as in :meth:`Index.search`; by default all
+        cores are the ``threads``.
         """
         if isinstance(queries, str):
-            run = self._run([Query("q", queries)], 10 if k is None else k, threads, filter, syntax)
+            run = self._run([Query("q", queries)], 10 if k is None else k, **options)
             return self.answers(run.get("q", Ranking.of([], [])))
-        return self._run(queries, 100 if k is None else k, threads, filter, syntax)
+        return self._run(queries, 100 if k is None else k, **options)
 
     def answers(self, ranking: Ranking) -> list[Answer]:
         """The documents of a ranking with their texts."""
         return read_answers(ranking, self.index)
 
-    def _run(
-        self, queries: Sequence[Query], k: int, threads: int, filter: FilterSource | None, syntax: bool = False
-    ) -> Run:
+    def _run(self, queries: Sequence[Query], k: int, **options: Unpack[SearchOptions]) -> Run:
         deep = max(k, self.depth) if self.ranker is not None and k >= 1 else k  # the first stage refuses a wrong k
-        how: dict[str, Any] = {"threads": threads or os.cpu_count() or 1, "filter": filter, "syntax": syntax}
-        run = self.first_stage.search(queries, deep, **how)
+        options["threads"] = options.get("threads", 0) or os.cpu_count() or 1
+        run = self.first_stage.search(queries, deep, **options)
         if self.ranker is not None:
-            if syntax:
+            if options.get("syntax"):
                 queries = [replace(query, text=plain_text(query.text)) for query in queries]
             run = before_rest(self.rerank(run, queries), run).head(k)
         return run if self.folder is None else Run(run, name="system")
@@ -358,8 +334,10 @@ class System:
         >>> System.open("my-system").describe()                                    # doctest: +SKIP
         'BM25 (k1 0.9, b 0.4) and a bi-encoder (share 0.8), the best 50 re-ranked'
         """
-        first = self.first_stage
-        parts = [f"BM25 (k1 {first.bm25.k1:g}, b {first.bm25.b:g})"] if first.share < 1 else []
+        first, analyzer = self.first_stage, self.index.analyzer
+        words = f", title weight {analyzer.title_weight:g}" if analyzer.title_weight != 1 else ""
+        words += ", names in code split" if analyzer.identifiers else ""
+        parts = [f"BM25 (k1 {first.bm25.k1:g}, b {first.bm25.b:g}{words})"] if first.share < 1 else []
         parts += [f"a bi-encoder (share {first.share:g})"] if first.share else []
         line = " and ".join(parts)
         line += f", re-ranked by word vectors (weight {first.words:g})" if first.words else ""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,14 @@ VIEWS = 16
 """Filters whose results are remembered."""
 Stamp = tuple[int, int, int]
 """What tells one version of ``index.json`` from another."""
+
+
+class SearchOptions(TypedDict, total=False):
+    """What all kinds of search take besides: see :meth:`Index.search`."""
+
+    threads: int
+    filter: FilterSource | None
+    syntax: bool
 
 
 class Index:
@@ -364,14 +372,7 @@ class Index:
 
     @overload
     def search(
-        self,
-        queries: str,
-        bm25: BM25 = DEFAULT_BM25,
-        *,
-        k: int = 1000,
-        threads: int = 1,
-        filter: FilterSource | None = None,
-        syntax: bool = False,
+        self, queries: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 1000, **options: Unpack[SearchOptions]
     ) -> Ranking: ...
     @overload
     def search(
@@ -380,10 +381,8 @@ class Index:
         bm25: BM25 = DEFAULT_BM25,
         *,
         k: int = 1000,
-        threads: int = 1,
-        filter: FilterSource | None = None,
-        syntax: bool = False,
         name: str = "BM25",
+        **options: Unpack[SearchOptions],
     ) -> Run: ...
     def search(
         self,

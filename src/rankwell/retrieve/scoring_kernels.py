@@ -146,27 +146,6 @@ def _complete(
 
 
 @helper
-def _add_listed(
-    documents: NDArray[np.uint16],
-    frequencies: Any,
-    begin: np.uint64,
-    end: np.uint64,
-    weight: float,
-    norms: NDArray[np.float32],
-    base: np.uint64,
-    scores: NDArray[np.float32],
-    selected: NDArray[np.uint16],
-    first: np.uint64,
-    last: np.uint64,
-) -> None:
-    """Add one term's scores in one window to the documents ``selected[first:last]``; the others have infinite norms."""
-    if (last - first) * np.uint64(_LOOKUP_COST) > end - begin:
-        _accumulate(documents, frequencies, begin, end, weight, norms, base, scores)
-        return
-    _look_up(documents, frequencies, begin, end, weight, norms, base, scores, selected, first, last)
-
-
-@helper
 def _drop_candidates(candidates: NDArray[np.uint16], count: int, scores: NDArray[np.float32], floor: float) -> int:
     """Keep the candidates that score at least ``floor``, in order; reset the scores of the others to 0."""
     kept = 0
@@ -341,12 +320,13 @@ def search(
             postings, rest = 0, 0
             for a in range(active):
                 begin, end = np.uint64(active_begins[a]), np.uint64(active_ends[a])
-                if listed:
-                    weight, span = weights[active_terms[a]], (first_listed, last_listed)
-                    _add_listed(documents, frequencies, begin, end, weight, norms, base, scores, selected, *span)
-                elif a < essential:
+                weight = weights[active_terms[a]]
+                if listed and (last_listed - first_listed) * np.uint64(_LOOKUP_COST) <= end - begin:
+                    span = first_listed, last_listed
+                    _look_up(documents, frequencies, begin, end, weight, norms, base, scores, selected, *span)
+                elif listed or a < essential:
                     postings += np.int64(end - begin)
-                    _accumulate(documents, frequencies, begin, end, weights[active_terms[a]], norms, base, scores)
+                    _accumulate(documents, frequencies, begin, end, weight, norms, base, scores)
                 else:
                     rest += np.int64(end - begin)
             # A little lower than the bounds say: the subtraction is rounded too.

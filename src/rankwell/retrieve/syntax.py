@@ -21,8 +21,8 @@ from rankwell.retrieve.builder import Vocabulary
 from rankwell.retrieve.segment import Segment
 
 TEXTS_AT_A_TIME = 2048
-MOST_MASKS, MOST_SCORED = 32, 64
-"""How many clauses may restrict the documents, and how many of the words that begin with a prefix are scored."""
+MOST_CLAUSES, MOST_SCORED = 32, 64
+"""The clauses that a query may have besides plain words, and the words scored that begin with a prefix."""
 _CLAUSE = re.compile(r'([+-]?)(?:"([^"]*)("?)|([^\s"]+))')
 Mask = NDArray[np.bool_]
 
@@ -42,7 +42,7 @@ class Clause:
 
 
 def parse_syntax(text: str) -> list[Clause]:
-    """The clauses of a query. Raises if a quote is not closed, or if too many restrict the documents.
+    """The clauses of a query. Raises if a quote is not closed, or if there are too many.
 
     >>> parse_syntax('bees "keep warm" -wasp* +hive')[1:3]
     [Clause(sign='', text='keep warm', kind='phrase'), Clause(sign='-', text='wasp', kind='prefix')]
@@ -55,10 +55,12 @@ def parse_syntax(text: str) -> list[Clause]:
         if phrase is not None:
             clauses.append(Clause(sign, phrase, "phrase"))
         else:
-            prefix = len(word) > 1 and word.endswith("*")
-            clauses.append(Clause(sign, word.rstrip("*") if prefix else word, "prefix" if prefix else "word"))
-    if (count := len({clause for clause in clauses if clause.masks})) > MOST_MASKS:
-        raise RankwellError(f"query: {count} phrases, required and excluded words; the limit is {MOST_MASKS}")
+            begun = word.rstrip("*")
+            clauses.append(Clause(sign, begun or word, "prefix" if begun and begun != word else "word"))
+    if (count := len({clause for clause in clauses if clause != Clause("", clause.text)})) > MOST_CLAUSES:
+        raise RankwellError(
+            f"query: {count} phrases, prefixes, required and excluded words; the limit is {MOST_CLAUSES}"
+        )
     return clauses
 
 

@@ -236,6 +236,7 @@ def test_names_in_code_are_split_and_titles_weighed_where_that_is_better(tmp_pat
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, tmp_path / "data")
     assert "✓ titles, names in code" in said
     assert system.index.analyzer.identifiers
+    assert "names in code split)" in system.describe()
     assert rungs(system)["bm25"]["judged"]["RR@10"]["mean"] < 0.2 < rungs(system)["words"]["judged"]["RR@10"]["mean"]
     assert {answer.docid for answer in system.search("bees of wasps", k=2)} == {"d0", "d11"}
 
