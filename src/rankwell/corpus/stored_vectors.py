@@ -37,12 +37,12 @@ class WordShard:
         self._file = shards.map(number, np.uint8, (path.stat().st_size,))
         self._file.check(np.zeros(1, np.int64), np.full(1, min(begin, len(self._file.values))))
         self._begin, self.path = begin, path
-        rows, rest = divmod(max(len(self._file.values) - begin, -1), width)
-        if not rest:
-            self.ends: Rows = self._file.values[:begin].view(np.int64)
-            self.begins: Rows = np.concatenate([np.zeros(1, np.int64), self.ends])[:documents]
+        rows, rest = divmod(len(self._file.values) - begin, width)
+        whole = rows >= 0 and not rest
+        self.ends: Rows = self._file.values[: begin if whole else 0].view(np.int64)
+        self.begins: Rows = np.concatenate([np.zeros(1, np.int64), self.ends])[:-1]
         # The ends are addresses in the kernels. Every document has a word.
-        if rest or not (self.begins < self.ends).all() or (documents and self.ends[-1] != rows):
+        if not whole or not (self.begins < self.ends).all() or (documents and self.ends[-1] != rows):
             raise InputError(path, None, "damaged: not the word vectors of the shard's documents")
         self.rows: NDArray[np.uint8] = self._file.values[begin:].reshape(rows, width)
 

@@ -45,6 +45,7 @@ DEFAULT_LENGTH = 256
 
 WORD_WIDTH = 320
 """The most dimensions of a word vector."""
+FEW_WORDS = 128
 
 Vectors = NDArray[np.float32]
 
@@ -306,7 +307,13 @@ class BiEncoder:
             lengths = torch.from_numpy(batch.lengths()).to(self.device)
             pooled = pool_states(states, lengths, self.modules.pooling)
         vectors = functional.normalize(pooled, dim=1) if self.modules.normalised else pooled
-        return (vectors, functional.normalize(states @ self._word_rotation, dim=1)) if words else vectors
+        if not words:
+            return vectors
+        rotation = self._word_rotation
+        # For a small matrix product other threads would start, and then wait busily for more; einsum has none.
+        few = len(states) <= FEW_WORDS and self.device.type == "cpu"
+        rotated = torch.from_numpy(np.einsum("th,hw->tw", states, rotation)) if few else states @ rotation
+        return vectors, functional.normalize(rotated, dim=1)
 
     @cached_property
     def _word_rotation(self) -> Tensor:

@@ -120,7 +120,7 @@ class SearchRequest:
             encoder = None if self.hybrid is None else system.first_stage.dense.encoder
             deep = max(k, WORDS_DEPTH) if self.words else k
             run = workers(replace(self, k=deep), system.index, queries, encoder)
-            run = system.first_stage.add_words(run, queries).head(k)
+            run = system.first_stage.add_words(run, queries).head(k) if self.words else run
         run = Run(run, name=name or run.name)
         if self.ignore_identical_ids:
             run = run.without_identical_ids().head(self.k)

@@ -69,8 +69,14 @@ def word_table(query: NDArray[np.float32]) -> tuple[NDArray[np.int16], NDArray[n
     """
     size = word_bytes(query.shape[1])
     step = np.maximum(np.abs(query).max(axis=1, initial=0), np.float32(1e-30)) / QUERY_LEVELS
-    integers = np.zeros((len(query), size, 8), np.float32)
+    integers = np.zeros((len(query), size, 8), np.int16)
     integers.reshape(len(query), -1)[:, : query.shape[1]] = np.rint(query / step[:, None])
-    signs = 2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32) - 1
+    # A byte without the highest of its bits adds as much as one with it, less twice that bit's number. (No matrix
+    # product: of such a small one, other threads than this would do a part and then wait busily for more.)
+    table = np.empty((len(query), size, 256), np.int16)
+    table[..., 0] = -integers.sum(axis=2, dtype=np.int16)
+    for place in range(8):
+        half = 1 << place
+        table[..., half : 2 * half] = table[..., :half] + 2 * integers[..., 7 - place, None]
     # The product with the signs of a vector of length 1 is, on average, so many times that with the vector.
-    return (integers @ signs.T).astype(np.int16), step * np.float32(math.sqrt(math.pi / (2 * query.shape[1])))
+    return table, step * np.float32(math.sqrt(math.pi / (2 * query.shape[1])))
