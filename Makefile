@@ -32,7 +32,7 @@ docs: $(DEMO)  ## the pages as a web site, with a reference of the commands and 
 test-clients: $(STAMP)  ## the clients of Cohere, Voyage, LiteLLM, LlamaIndex, Haystack and others, in an environment of their own
 	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_clients.py
 
-test-faults: $(STAMP)  ## 1,000 flipped bits, kills, a full and a read-only disk: some three minutes
+test-faults: $(STAMP)  ## 1,000 flipped bits, a fault at each operation, kills, a full and a read-only disk: half an hour
 	RANKWELL_FAULTS=1000 $(BIN)/pytest -s tests/faults tests/retrieve/test_durability.py
 
 fuzz: $(STAMP)  ## mutated inputs for every reader, MINUTES=10 of them; what goes wrong is kept in tests/fuzz and replayed by `make test`
