@@ -63,4 +63,5 @@ def test_a_hybrid_search_without_a_share() -> None:
     assert _with_share(["search", "x", "q", "--hybrid"]) == ["search", "x", "q", "--hybrid", "0.7"]
     assert _with_share(["search", "--hybrid", "x", "q"]) == ["search", "--hybrid", "0.7", "x", "q"]
     assert _with_share(["search", "x", "q", "--hybrid", ".5"]) == ["search", "x", "q", "--hybrid", ".5"]
+    assert _with_share(["tune", "x", "--hybrid"]) == ["tune", "x", "--hybrid"]
     assert _with_share(["search", "x", "--hybrid=0.2", "q"]) == ["search", "x", "--hybrid=0.2", "q"]

@@ -113,7 +113,7 @@ def test_missing_files(rankwell: Rankwell, index: Path, queries: Path, qrels: Pa
         (["index", "none.tsv", "--out", "x"], "none.tsv: no such file"),
         (["index", "folder", "--out", "x"], "folder: "),
         (["index", "c.tsv", "--out", "x", "--weights", "none.jsonl"], "none.jsonl: no such file"),
-        (["index", "c.tsv", "--out", "x", "--stop-words", "none.txt"], "none.txt: no such file"),
+        (["index", "c.tsv", "--out", "x", "--set", "stop_words=none.txt"], "none.txt: no such file"),
         (["search", index, "none.tsv", "--out", "x.run"], "none.tsv: no such file"),
         (["search", index, "folder", "--out", "x.run"], "folder: is a folder, expected a file"),
         (["search", "none", queries, "--out", "x.run"], "none: no such folder; make an index with"),

@@ -1,4 +1,4 @@
-"""``rankwell index --tokens`` prepares the documents for a model."""
+"""``rankwell index --set tokens=MODEL`` prepares the documents for a model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Call = Callable[..., Any]
 
 
 def test_tokens_are_made_with_the_index(rankwell: Call, tiny_checkpoint: Path) -> None:
-    done = rankwell("index", COLLECTION, "--out", "index", "--tokens", tiny_checkpoint)
+    done = rankwell("index", COLLECTION, "--out", "index", "--set", f"tokens={tiny_checkpoint}")
     assert (done.code, done.err) == (0, "")
     index, tokenizer = Index.open("index"), Tokenizer.open(tiny_checkpoint)
     source = StoredTokens.find(index.documents, tokenizer)
@@ -32,7 +32,7 @@ def test_tokens_are_made_with_the_index(rankwell: Call, tiny_checkpoint: Path) -
 
 
 def test_a_model_may_be_named(rankwell: Call) -> None:
-    done = rankwell("index", COLLECTION, "--out", "index", "--tokens", "rankwell-mini")
+    done = rankwell("index", COLLECTION, "--out", "index", "--set", "tokens=rankwell-mini")
     assert (done.code, done.err) == (0, "")
     assert StoredTokens.find(Index.open("index").documents, Tokenizer.open(find_model("rankwell-mini"))) is not None
 
@@ -41,15 +41,15 @@ def test_a_model_with_markers_has_stems_too(rankwell: Call, tiny_checkpoint: Pat
     model, tokenizer, config = load_checkpoint(tiny_checkpoint)
     add_markers(model, tokenizer)
     save_checkpoint(Path("marked"), model, tokenizer, config.changed({"template": {"markers": True}}))
-    assert rankwell("index", COLLECTION, "--out", "index", "--tokens", "marked").code == 0
+    assert rankwell("index", COLLECTION, "--out", "index", "--set", "tokens=marked").code == 0
     assert StoredTokens.find(Index.open("index").documents, tokenizer, stems=True) is not None
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--tokens", "nowhere"], "nowhere: no tokenizer here"),
-        (["--tokens", "MODEL", "--no-store"], "--tokens needs --store"),
+        (["--set", "tokens=nowhere"], "nowhere: no tokenizer here"),
+        (["--set", "tokens=MODEL", "--no-store"], "--set tokens needs --store"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_built(

@@ -93,7 +93,7 @@ def test_index_takes_a_folder_and_gzip_and_jsonl(rankwell: Rankwell) -> None:
 def test_index_options_reach_the_index(rankwell: Rankwell) -> None:
     Path("c.tsv").write_text("a\tThe cats\n")
     Path("stop.txt").write_text("cats\n")
-    options = ["--language", "none", "--stop-words", "stop.txt", "--no-store"]
+    options = ["--language", "none", "--set", "stop_words=stop.txt", "--no-store"]
     assert rankwell("index", "c.tsv", "--out", "index", *options).code == 0
     index = Index.open("index")
     assert index.analyzer == Analyzer.of("none", stop_words=frozenset({"cats"}))

@@ -64,7 +64,7 @@ def test_rerank(rerank: Call, options: list[str]) -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_index_and_search(rankwell: Call, data: Path) -> None:
-    made = rankwell("index", data / "collection.tsv", "--out", "cut", "--ray", "local", "--segment-documents", "80")
+    made = rankwell("index", data / "collection.tsv", "--out", "cut", "--ray", "local", "--set", "segment_documents=80")
     assert made.code == 0, made.err
     assert len(Index.open("cut").segments) == 4
     asked, options = data / "queries.tsv", ["--k", "50", "--k1", "0.8", "--set", "k2=8", "--set", "tag=mine"]

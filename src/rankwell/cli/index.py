@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
 
 from rankwell.cli.options import (
     EncoderOption,
     IdField,
     RayOption,
+    Settings,
     TextField,
     TitleField,
     WorkersOption,
@@ -27,6 +29,11 @@ from rankwell.core.errors import Notice
 if TYPE_CHECKING:
     from rankwell.corpus.records import Document
     from rankwell.retrieve.index import Index
+
+
+SEGMENT_DOCUMENTS = 1_000_000
+"""Documents of a segment that a worker of a cluster makes."""
+SETTINGS: dict[str, Any] = {"tokens": str, "stop_words": Path, "segment_documents": Annotated[int, Field(ge=1)]}
 
 
 def index(
@@ -75,10 +82,6 @@ def index(
             "--expansions", metavar="FILE", help="Queries to index with each passage, as `rankwell expand` writes them."
         ),
     ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option("--tokens", metavar="MODEL", help="Also tokenise the texts for this model, to re-rank faster."),
-    ] = None,
     encoder: EncoderOption = None,
     words: Annotated[
         bool,
@@ -98,24 +101,26 @@ def index(
             "--weight", metavar="title=NUMBER", help="How many times to count the words of titles, as in title=3."
         ),
     ] = None,
-    stop_words: Annotated[
-        Path | None,
-        typer.Option("--stop-words", metavar="FILE", help="Stop words, one per line, instead of the language's."),
-    ] = None,
     identifiers: Annotated[
         bool, typer.Option("--identifiers", help="Split names in code: add_done, os.path, readLine.")
     ] = False,
     ray: RayOption = None,
     workers: WorkersOption = 0,
-    segment_documents: Annotated[
-        int, typer.Option("--segment-documents", min=1, help="With --ray: documents per segment.")
-    ] = 1_000_000,
+    settings: Settings = None,
 ) -> None:
     """Build a BM25 index.
 
     If a build is interrupted, the old index stays usable. Columns that are neither id, text nor title are stored too:
     answers show them, and `rankwell search --filter` filters by them. With --encoder or --words, vectors are computed
     now rather than by the first search that needs them.
+
+    Settings, for --set NAME=VALUE:
+
+    tokens: a model for which to tokenise the texts now, to re-rank faster.
+
+    stop_words: a file of stop words, one per line, instead of the language's.
+
+    segment_documents: with --ray, the number of documents per segment. Default: 1,000,000.
 
     Examples:
 
@@ -133,7 +138,7 @@ def index(
 
         rankwell index irds:beir/scifact --out scifact --no-store
 
-        rankwell index collection.tsv --out my-index --tokens model
+        rankwell index collection.tsv --out my-index --set tokens=model
 
         rankwell index collection.tsv --out my-index --encoder rankwell-mini --words
 
@@ -141,9 +146,8 @@ def index(
 
         rankwell index collection.tsv --out expanded --expansions expansions.jsonl.gz
 
-        rankwell index collection.tsv --out my-index --ray local --workers 4 --segment-documents 250000
+        rankwell index collection.tsv --out my-index --ray local --workers 4 --set segment_documents=250000
     """
-
     from rankwell.core.files import folder_size, read_lines
     from rankwell.corpus.analyser import Analyzer, TitleWeight, have_identifiers
     from rankwell.corpus.formats.fields import Columns
@@ -154,18 +158,22 @@ def index(
     begin = time.monotonic()
     needs(context, {**dict.fromkeys(("tokens", "encoder", "words"), "store"), "segment_documents": "ray"})
     cluster = cluster_of(context, "append", "expansions", "overwrite", "update", "weights")
-    tokenise = None if tokens is None else _tokeniser(tokens)
+    options = read_settings(settings, SETTINGS)
+    tokenise = _tokeniser(options["tokens"]) if "tokens" in options else None
     encode = _vector_maker(encoder, words) if encoder or words else None
-    own = None if stop_words is None else frozenset(line.strip() for _, line in read_lines(stop_words) if line.strip())
+    own = None
+    if "stop_words" in options:
+        own = frozenset(line.strip() for _, line in read_lines(options["stop_words"]) if line.strip())
     title_weight = read_settings(weight and [weight], {"title": TitleWeight}, "--weight").get("title", 1.0)
     how = {"stop_words": own, "identifiers": identifiers, "title_weight": title_weight}
     analyzer = Analyzer.of(language or "en", **how)
     columns = Columns(id_field, text_field, title_field)
     if cluster is not None:
-        job = IndexJob(collection, out.absolute(), segment_documents, analyzer, store, columns, passages)
+        parts = options.get("segment_documents", SEGMENT_DOCUMENTS)
+        job = IndexJob(collection, out.absolute(), parts, analyzer, store, columns, passages)
         made = build_index(job, cluster)
     else:
-        same = (append or update) and not (language or stop_words or identifiers or weight)
+        same = (append or update) and not (language or own or identifiers or weight)
         how = {"analyzer": None if same else analyzer, "store": store}
         how |= {"append": append, "update": update, "overwrite": overwrite}
         documents = resolve_documents(collection, columns, passages=passages)

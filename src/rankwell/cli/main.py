@@ -128,6 +128,8 @@ def _show_warning(
 
 def _with_share(arguments: list[str]) -> list[str]:
     """The arguments, with the usual share after a ``--hybrid`` that has none."""
+    if arguments[:1] == ["tune"]:  # which finds the share
+        return arguments
     given = [*arguments, ""]
     for place, (name, value) in reversed([*enumerate(pairwise(given))]):
         if name == "--hybrid" and not re.match(r"-?[\d.]", value):
