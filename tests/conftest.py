@@ -163,7 +163,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Pa
         vocab_size=len(tiny_vocabulary()),
         hidden_size=32,
         num_hidden_layers=2,
-        num_attention_heads=2,
+        num_attention_heads=4,
         intermediate_size=64,
         max_position_embeddings=512,
         type_vocab_size=2,

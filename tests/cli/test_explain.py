@@ -29,7 +29,7 @@ def test_the_terminal_shows_score_tokens_split_words_matches_and_attention(expla
     assert "what fish is bog·##ue" in text
     assert "bogus = bog ##us: visible to other words only as ##us" in text
     assert "fish = fish" in text
-    assert "(layer 2, mean of 2 heads)" in text
+    assert "(layer 2, mean of 4 heads)" in text
     assert len([line for line in text.splitlines() if "→" in line and "█" in line]) == 10
 
 
@@ -58,7 +58,7 @@ def test_markers_can_be_tried_on_a_model_without_them(explain: Call) -> None:
     ("arguments", "message"),
     [
         (("--layer", "9"), "no layer 9: this model has layers 1 to 2"),
-        (("--head", "0"), "no head 0: this model has heads 1 to 2, and mean"),
+        (("--head", "0"), "no head 0: this model has heads 1 to 4, and mean"),
         (("--head", "best"), "--head best: expected a number from 1, or mean"),
         (("--out", "map.bmp"), "map.bmp: expected a name that ends in .json, .png, .svg, .pdf"),
         (("--compare-attention", "full"), "--compare-attention full: the model already uses this rule"),

@@ -51,9 +51,9 @@ def states(encoder: Encoder, batch: Sequences, rule: AttentionRule = "full", *, 
 
 
 @pytest.mark.parametrize("rule", ["full", "strm", "strict"])
-@pytest.mark.parametrize("apart", [0, 2])
-def test_states_are_close_to_exact_ones(rule: AttentionRule, apart: int) -> None:
-    encoder = make_encoder()
+@pytest.mark.parametrize(("apart", "heads"), [(0, 2), (2, 2), (0, 4), (0, 8)])
+def test_states_are_close_to_exact_ones(rule: AttentionRule, apart: int, heads: int) -> None:
+    encoder = make_encoder(num_attention_heads=heads)
     encoder.restrict(apart, None)
     exact = states(encoder, sequences(), rule)
     quantise_encoder(encoder)
@@ -83,7 +83,7 @@ def test_a_sequence_has_the_same_states_in_any_batch() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
-    [({"hidden_act": "relu"}, "gelu, not relu"), ({"num_attention_heads": 8}, f"multiples of {TILE}, not heads of 4")],
+    [({"hidden_act": "relu"}, "gelu, not relu"), ({"intermediate_size": 44}, f"multiples of {TILE}, not 32 and 44")],
 )
 def test_an_encoder_that_the_kernels_cannot_compute_is_refused(changes: dict[str, object], problem: str) -> None:
     with pytest.raises(RankwellError, match=f"{problem}.*; use the precision fp32"):

@@ -227,13 +227,13 @@ def test_the_papers_words_are_split_as_the_paper_says(tmp_path: Path) -> None:
 
 def test_a_layer_and_a_head_are_counted_from_1(ranker: Ranker) -> None:
     explanation = explain(ranker, QUERY, TRAP)
-    np.testing.assert_array_equal(explanation.weights(2, 2), explanation.attention[1, 1])
+    np.testing.assert_array_equal(explanation.weights(2, 3), explanation.attention[1, 2])
     np.testing.assert_allclose(explanation.weights(1), explanation.attention[0].mean(axis=0))
     np.testing.assert_array_equal(explanation.weights(), explanation.weights(2, "mean"))
     for layer, head, message in (
         (0, 1, "no layer 0: this model has layers 1 to 2"),
         (3, 1, "no layer 3"),
-        (1, 0, "no head 0: this model has heads 1 to 2, and mean"),
+        (1, 0, "no head 0: this model has heads 1 to 4, and mean"),
         (1, 5, "no head 5"),
     ):
         with pytest.raises(RankwellError, match=message):
@@ -246,7 +246,7 @@ def test_json_keeps_everything_but_the_last_digits(ranker: Ranker) -> None:
     again = json.loads(json.dumps(found))
     assert again == found
     np.testing.assert_allclose(again["attention"], explanation.attention[0, 1], atol=1e-6)
-    assert (again["layer"], again["head"], again["layers"], again["heads"]) == (1, 2, 2, 2)
+    assert (again["layer"], again["head"], again["layers"], again["heads"]) == (1, 2, 2, 4)
     assert [token["piece"] for token in again["tokens"]] == [token.piece for token in explanation.tokens]
     assert len(str(again["attention"][0][0])) <= 8
     assert explanation.as_dict()["layer"] == 2

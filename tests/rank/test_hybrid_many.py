@@ -107,7 +107,9 @@ class Coarse(BiEncoder):
     def encode_queries(self, texts: Sequence[str]) -> Vectors:
         return np.stack([self.vector(sum(map(ord, text))) for text in texts])
 
-    def encode_tokens(self, source: StoredTokens, numbers: NDArray[np.int64]) -> Vectors:
+    def encode_tokens(
+        self, source: StoredTokens, numbers: NDArray[np.int64], words: list[Vectors] | None = None
+    ) -> Vectors:
         return np.stack([self.vector(int(number) % 301) for number in numbers])
 
     def vector(self, seed: int) -> Vectors:

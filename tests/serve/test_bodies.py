@@ -144,7 +144,7 @@ def test_a_path_of_the_api_says_which_methods_it_takes(sources: Sources) -> None
     with opened(sources) as client:  # with the page, whose files lie below every path
         for method, path, allowed in (
             ("GET", "/rerank", "POST"),
-            ("DELETE", "/search", "POST"),
+            ("DELETE", "/search", "GET, HEAD, POST"),
             ("OPTIONS", "/reload", "POST"),
             ("POST", "/ready", "GET, HEAD"),
         ):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import Field
+from annotated_types import Ge
 
 from rankwell.cli.options import (
     EncoderOption,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SEGMENT_DOCUMENTS = 1_000_000
 """Documents of a segment that a worker of a cluster makes."""
-SETTINGS: dict[str, Any] = {"tokens": str, "stop_words": Path, "segment_documents": Annotated[int, Field(ge=1)]}
+SETTINGS: dict[str, Any] = {"tokens": str, "stop_words": Path, "segment_documents": Annotated[int, Ge(1)]}
 
 
 def index(

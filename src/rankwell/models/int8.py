@@ -40,8 +40,8 @@ def int8_lacks(encoder: nn.Module | None) -> str | None:
     config = encoder.config
     if not config.hidden_act.startswith("gelu"):
         return f"int8 is for encoders with gelu, not {config.hidden_act}"
-    if config.head_size % TILE or config.intermediate_size % TILE:
-        sizes = f"heads of {config.head_size} and {config.intermediate_size} inner dimensions"
+    if config.hidden_size % TILE or config.intermediate_size % TILE:
+        sizes = f"{config.hidden_size} and {config.intermediate_size} dimensions"
         return f"int8 needs sizes that are multiples of {TILE}, not {sizes}"
     return None
 

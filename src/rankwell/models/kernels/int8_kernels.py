@@ -167,12 +167,13 @@ def attend(qkv, begins, lengths, mask, heads, first_only):
     """
     width = qkv.shape[1] // 3
     size, longest = width // heads, -(-lengths.max() // TILE) * TILE
+    parts, corner = -(-size // TILE), np.empty((TILE, TILE), np.float32)
     out = np.empty(((len(lengths) if first_only else len(qkv)) + TILE, width), np.float32)
     queries, keys = (
         np.zeros((longest // TILE, size, TILE), np.float32),
         np.zeros((longest // TILE, size, TILE), np.float32),
     )
-    values = np.empty((size // TILE, longest, TILE), np.float32)
+    values = np.zeros((parts, longest, TILE), np.float32)
     scores = np.empty((longest, TILE), np.float32)
     ones, factors = np.ones(TILE, np.float32), np.empty(TILE, np.float32)
     none = 0
@@ -190,8 +191,8 @@ def attend(qkv, begins, lengths, mask, heads, first_only):
                 panel, place = j // TILE, j % TILE
                 for d in range(size):
                     keys[panel, d, place] = key[d]
-                for part in range(size // TILE):
-                    for d in range(TILE):
+                for part in range(parts):
+                    for d in range(min(TILE, size - part * TILE)):
                         values[part, j, d] = value[part * TILE + d]
                 if j < count:
                     for d in range(size):
@@ -218,17 +219,25 @@ def attend(qkv, begins, lengths, mask, heads, first_only):
                                 scores[j, lane] = _CLOSED
                 softmax_columns(scores.ctypes.data, length, factors.ctypes.data)
                 to = number if first_only else begin + row
-                for d in range(size // TILE):
+                for d in range(parts):
+                    columns = min(TILE, size - d * TILE)
+                    place, stride = out.ctypes.data + 4 * (to * width + first + d * TILE), 4 * width
+                    if columns < TILE:  # a whole tile would reach into the next head
+                        place, stride = corner.ctypes.data, 4 * TILE
                     fp32_tile(
                         scores.ctypes.data,
                         values.ctypes.data + 4 * d * longest * TILE,
                         length,
-                        out.ctypes.data + 4 * (to * width + first + d * TILE),
-                        4 * width,
+                        place,
+                        stride,
                         factors.ctypes.data,
                         none,
                         none,
                         none,
                         none,
                     )
+                    if columns < TILE:
+                        for lane in range(TILE):
+                            for i in range(columns):
+                                out[to + lane, first + d * TILE + i] = corner[lane, i]
     return out

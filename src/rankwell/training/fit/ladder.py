@@ -32,7 +32,7 @@ from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
 from rankwell.retrieve.tune import built_with
-from rankwell.training.fit.parts import SET_ASIDE, Part, Parts
+from rankwell.training.fit.parts import SET_ASIDE, Part, Parts, can_be_trained
 from rankwell.training.fit.rungs import (
     ANALYSER,
     BASE,
@@ -42,7 +42,6 @@ from rankwell.training.fit.rungs import (
     Rung,
     Step,
     bm25,
-    can_be_trained,
     engine,
     ladder,
 )

@@ -27,6 +27,7 @@ from rankwell.corpus.formats import read_run, write_documents, write_qrels, writ
 from rankwell.corpus.formats.tables import HF_PREFIX
 from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.corpus.sources import collection_digest, open_collection, resolve_documents
+from rankwell.evaluation.breakdowns import compare_depths
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Computing, chosen_device
@@ -402,3 +403,24 @@ def _known(run: Run, parts: Parts, index: Index) -> Run:
     if queries.isdisjoint(run):
         raise RankwellError("your engine's run has none of the judged queries; do the ids match?")
     return Run({qid: ranking.select(lambda docid: docid not in lacking) for qid, ranking in run.items()})
+
+
+def only(run: Run, queries: Sequence[Query]) -> Run:
+    """The part of a run that answers these queries."""
+    return Run({query.qid: run[query.qid] for query in queries if query.qid in run})
+
+
+def depth_that_pays(part: Part, first: Run, fused: Run, measure: str, depths: Sequence[int], device: str | None) -> int:
+    """The best depth on a GPU; on a CPU, where depth is dear, the smallest that is not significantly worse."""
+    longest = max(map(len, fused.values()), default=1)
+    if chosen_device(device).type == "cuda":
+        return longest
+    possible = sorted({min(depth, longest) for depth in depths})
+    compared = compare_depths(part.qrels, first, fused, measure, possible)
+    return next(depth for depth in possible if depth == possible[-1] or not compared.significant(f"{depth:,}", measure))
+
+
+def can_be_trained(model: str) -> bool:
+    """Whether training can start from a bi-encoder: not one that writes, nor one with layers on top of its vectors."""
+    checkpoint = describe(find_model(model))
+    return not checkpoint.generates and all(kind != "Dense" for kind, _ in checkpoint.modules)

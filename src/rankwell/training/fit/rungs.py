@@ -17,7 +17,7 @@ from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Query, Run
-from rankwell.evaluation.breakdowns import compare_depths, cut_candidates
+from rankwell.evaluation.breakdowns import cut_candidates
 from rankwell.evaluation.compare import Contrast, compare
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
@@ -43,11 +43,13 @@ from rankwell.training.fit.parts import (
     Part,
     Parts,
     Rates,
+    depth_that_pays,
     divide,
     engine_run,
     mean_words,
     measure_pairs,
     measure_ranker,
+    only,
     open_data,
     write_parts,
 )
@@ -319,11 +321,6 @@ class Rung:
         return f"your engine, its best {self.system.depth} re-ranked ({self.system.shares or 'alone'})"
 
 
-def only(run: Run, queries: Sequence[Query]) -> Run:
-    """The part of a run that answers these queries."""
-    return Run({query.qid: run[query.qid] for query in queries if query.qid in run})
-
-
 def engine(task: FitTask) -> Rung:
     """What the user has."""
     found = only(task.engine or Run(), task.parts.judged.queries)
@@ -495,7 +492,7 @@ def _reranked(task: FitTask, below: Rung, ranker: Path, runs: Mapping[str, Run],
     part, top = task.parts.judged.head(count), runs["first"]
     lower = only(below.run, part.queries)
     tuned = _tune_shares(task, runs, part)
-    depth = _depth_that_pays(task, part, top, fuse(runs, tuned.setting_for))
+    depth = depth_that_pays(part, top, fuse(runs, tuned.setting_for), task.measure, DEPTHS, task.device)
     head = {name: cut_candidates(run, top, depth) for name, run in runs.items()}
     lower_system = below.system
     system = System(
@@ -533,18 +530,6 @@ def _as_is_seconds(model: str, task: FitTask, below: Rung) -> float:
     return depth * (count + task.reported) / task.scored_a_second(model)
 
 
-def _depth_that_pays(task: FitTask, part: Part, first: Run, fused: Run) -> int:
-    """The best depth on a GPU; on a CPU, where depth is dear, the smallest that is not significantly worse."""
-    longest = max(map(len, fused.values()), default=1)
-    depths = sorted({min(depth, longest) for depth in DEPTHS})
-    if chosen_device(task.device).type == "cuda":
-        return longest
-    compared = compare_depths(part.qrels, first, fused, task.measure, depths)
-    return next(
-        depth for depth in depths if depth == depths[-1] or not compared.significant(f"{depth:,}", task.measure)
-    )
-
-
 def _rerank_seconds(task: FitTask, below: Rung) -> float:
     parts, fit = task.parts, task.fit_part("rerank")
     lists = sum(float(stage["epochs"]) * fit.pairs * (1 + int(stage["negatives"])) for stage in (POINTWISE, LISTWISE))
@@ -555,12 +540,6 @@ def _rerank_seconds(task: FitTask, below: Rung) -> float:
     if not task.left / 4 < guess < 4 * task.left:  # otherwise, a guess will do
         return searching + guess
     return searching + (lists + read / BACKWARD) / task.trained_a_second(task.start)
-
-
-def can_be_trained(model: str) -> bool:
-    """Whether training can start from a bi-encoder: not one that writes, nor one with layers on top of its vectors."""
-    checkpoint = describe(find_model(model))
-    return not checkpoint.generates and all(kind != "Dense" for kind, _ in checkpoint.modules)
 
 
 def ladder(task: FitTask) -> list[Step]:
