@@ -143,7 +143,7 @@ class PassageWords:
 
     @classmethod
     def open(cls, store: DocumentStore, encoder: BiEncoder) -> PassageWords:
-        """Open the word vectors stored beside the store's texts, after computing those that are missing.
+        """Open the word vectors stored beside the store's texts; missing ones are computed first.
 
         If the documents' own vectors are missing, too, both are computed in one pass. Dense layers do not change words.
         """
