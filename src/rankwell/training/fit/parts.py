@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.index import Index
 from rankwell.training.recipe import DEV_NAMES
+from rankwell.training.stage_options.first_stages import EncoderOptions
 
 LEAST_TO_FIT = 50
 """With fewer queries to fit, nothing is trained."""
@@ -316,6 +317,17 @@ def _rate(encode: Callable[[Sequence[Text]], object], texts: Sequence[Text], ste
         encode(batch)
         done += len(batch)
     return done / max(1e-9, time.perf_counter() - begin)
+
+
+LEAST_STEPS, LEAST_BATCH, CPU_EPOCHS = 100, 32, 3.0
+"""A bi-encoder is trained for at least so many steps, in smaller batches if need be; on a CPU, in so many epochs."""
+
+
+def schedule(fit: Part, device: str | None) -> dict[str, Any]:
+    """Epochs and batch of a bi-encoder that is trained: many documents in a batch, unless that leaves too few steps."""
+    usual = EncoderOptions()
+    epochs = usual.epochs if chosen_device(device).type == "cuda" else CPU_EPOCHS
+    return {"epochs": epochs, "batch": max(LEAST_BATCH, min(usual.batch, int(epochs * fit.pairs) // LEAST_STEPS))}
 
 
 # Titles or headings as queries, for documents without judged queries

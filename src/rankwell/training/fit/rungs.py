@@ -51,6 +51,7 @@ from rankwell.training.fit.parts import (
     measure_ranker,
     only,
     open_data,
+    schedule,
     write_parts,
 )
 from rankwell.training.loop.log import read_metrics
@@ -364,23 +365,27 @@ def _hybrid_seconds(encoder: str, task: FitTask, below: Rung) -> float:
 
 
 def _tune(task: FitTask, below: Rung) -> Rung:
-    """Tune k1 and b and, if there is a bi-encoder, then its share."""
+    """Tune k1 and b and, if there is a bi-encoder, its share: with them or with those below, whichever ranks better.
+
+    What is best for BM25 alone is not always best beside a bi-encoder.
+    """
     part, lower = task.parts.judged, below.system.first_stage
     how = {**task.tuning(part), "threads": task.threads}
     tuned = tune_bm25(task.index, part.queries, part.qrels, k1=GRID_K1, b=GRID_B, **how)
     by_setting: dict[BM25, list[Query]] = {}
     for query in part.queries:
         by_setting.setdefault(tuned.setting_for(query.qid), []).append(query)
-    found = [
-        task.index.search(some, setting, k=DEEP, threads=task.threads).items() for setting, some in by_setting.items()
-    ]
-    words = Run({qid: ranking for items in found for qid, ranking in items})
+    words = [task.index.search(some, own, k=DEEP, threads=task.threads) for own, some in by_setting.items()]
+    found = {tuned.best: Run({qid: ranking for run in words for qid, ranking in run.items()})}
     if not lower.share:
-        return Rung(System(replace(lower, bm25=tuned.best)), words.head(K), {})
-    runs = {"first": words, "similarity": lower.dense.search(part.queries, task.index, DEEP)}
-    shares = _tune_shares(task, runs, part)
-    system = System(replace(lower, bm25=tuned.best, share=shares.best.similarity))
-    return Rung(system, fuse(runs, shares.setting_for, depth=K), {})
+        return Rung(System(replace(lower, bm25=tuned.best)), found[tuned.best].head(K), {})
+    found[lower.bm25] = task.index.search(part.queries, lower.bm25, k=DEEP, threads=task.threads)
+    similarity = lower.dense.search(part.queries, task.index, DEEP)
+    runs = {bm25: {"first": run, "similarity": similarity} for bm25, run in found.items()}
+    shares = {bm25: _tune_shares(task, own, part) for bm25, own in runs.items()}
+    best = max(shares, key=lambda bm25: shares[bm25].cross_validated)
+    system = System(replace(lower, bm25=best, share=shares[best].best.similarity))
+    return Rung(system, fuse(runs[best], shares[best].setting_for, depth=K), {})
 
 
 def _tune_shares(task: FitTask, runs: Mapping[str, Run], part: Part, *, alone: bool = True) -> Tuned[Shares]:
@@ -408,6 +413,9 @@ def _learn(task: FitTask, below: Rung, kind: str, name: str) -> Rung:
     lower = below.system.first_stage
     encoder = _encoder_of(below) if kind == "adapter" else task.start
     options = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
+    if kind == "encoder":
+        options |= schedule(task.fit_part(kind), task.device)
+    options |= {"k1": f"{lower.bm25.k1:g}", "b": f"{lower.bm25.b:g}"}  # tuned before
     trained = task.train(name, FirstStage(task.index, lower.bm25), {kind: options})
     learned = trained.work.done[-1].result.first_stage
     assert learned is not None  # such stages leave one
@@ -443,20 +451,16 @@ def _adapter_seconds(task: FitTask, below: Rung) -> float:
     parts, rates = task.parts, task.rates(_encoder_of(below))
     vectors = task.unencoded(_encoder_of(below)) / rates.documents
     fit = task.fit_part("adapter")
-    training = 1.5 * _epochs("adapter") * fit.pairs * ADAPTER_SECONDS  # once on half of the queries
+    epochs = float(stage_kinds()["adapter"].options().epochs)
+    training = 1.5 * epochs * fit.pairs * ADAPTER_SECONDS  # once on half of the queries
     return vectors + (len(fit) + len(parts.choose) + len(parts.report)) / rates.queries + training
-
-
-def _epochs(kind: str) -> float:
-    """The epochs that a stage trains for by default."""
-    return float(stage_kinds()[kind].options().epochs)
 
 
 def _encoder_seconds(task: FitTask, below: Rung) -> float:
     parts, rates = task.parts, task.rates(task.start)
-    epoch = BACKWARD * task.fit_part("encoder").pairs / task.pairs_a_second(task.start)
-    queries = len(parts.choose) + len(parts.report)
-    return _epochs("encoder") * epoch + len(task.index) / rates.documents + queries / rates.queries
+    fit, queries = task.fit_part("encoder"), len(parts.choose) + len(parts.report)
+    training = float(schedule(fit, task.device)["epochs"]) * BACKWARD * fit.pairs / task.pairs_a_second(task.start)
+    return training + len(task.index) / rates.documents + queries / rates.queries
 
 
 def _join(task: FitTask, below: Rung) -> Rung:
@@ -577,7 +581,6 @@ def ladder(task: FitTask) -> list[Step]:
     on_list = [
         Step("words", "word vectors", _words, _words_seconds, tunes=True),
         Step("joined", "joined with your engine", _join, tunes=True, kind="join"),
-        *reading,
     ]
     if task.engine is None:
         del on_list[1]
@@ -591,5 +594,6 @@ def ladder(task: FitTask) -> list[Step]:
         *on_list,
         Step("encoder", "a fitted bi-encoder", partial(_learned, "encoder"), _encoder_seconds, trains=True),
         *on_list,
+        *reading,
         Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, trains=True, kind="rerank"),
     ]
