@@ -18,6 +18,7 @@ A batch is on a padded grid or packed (``layout.py``); attention takes either.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -101,9 +102,9 @@ def attend(qkv: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.
 
         return attend_packed(qkv, layout, heads)
     size = qkv.shape[1] // (3 * heads)
-    if layout.bounds is not None and not dropout and not torch.is_grad_enabled():
-        query, key, value = qkv.view(1, -1, 3, heads, size).permute(2, 0, 3, 1, 4)
-        return _one_by_one(query, key, value, layout.bounds, layout.bounds, layout.mask)
+    if layout.bounds is not None:
+        whole = (rows.view(1, -1, 3, heads, size).permute(2, 0, 3, 1, 4) for rows in _sequences(qkv, layout.bounds))
+        return _one_by_one((rows.unbind() for rows in whole), layout.mask, dropout)
     grid = qkv if layout.slots is None else qkv.index_select(0, layout.slots)
     query, key, value = grid.view(layout.batch, layout.longest, 3, heads, size).permute(2, 0, 3, 1, 4)
     mixed = _scaled(query, key, value, layout.mask, dropout)
@@ -124,11 +125,11 @@ def attend_first(
 
         return attend_first_packed(query, keys_values, layout, heads)
     size = query.shape[1] // heads
-    if layout.bounds is not None and not dropout and not torch.is_grad_enabled():
-        key, value = keys_values.view(1, -1, 2, heads, size).permute(2, 0, 3, 1, 4)
-        rows = tuple((number, number + 1) for number in range(layout.batch))
-        first = query.view(1, -1, heads, size).transpose(1, 2)
-        return _one_by_one(first, key, value, rows, layout.bounds, layout.mask)
+    if layout.bounds is not None:
+        firsts = query.view(-1, 1, heads, 1, size).unbind()
+        others = (rows.view(1, -1, 2, heads, size) for rows in _sequences(keys_values, layout.bounds))
+        whole = ((first, *rows.permute(2, 0, 3, 1, 4).unbind()) for first, rows in zip(firsts, others, strict=True))
+        return _one_by_one(whole, layout.mask, dropout)
     grid = keys_values if layout.slots is None else keys_values.index_select(0, layout.slots)
     key, value = grid.view(layout.batch, layout.longest, 2, heads, size).permute(2, 0, 3, 1, 4)
     # [CLS] is a whole word, so under any rule it attends to the last pieces alone.
@@ -151,19 +152,16 @@ def _scaled(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, drop
         return (clear(scores.softmax(-1), dropout) @ value) * scale(dropout)
 
 
-def _one_by_one(
-    query: Tensor, key: Tensor, value: Tensor, query_bounds: Bounds, bounds: Bounds, mask: Tensor | None
-) -> Tensor:
-    """Attention within each sequence: ``query`` (1, heads, R, size), the others (1, heads, T, size) → (R, H).
+def _sequences(rows: Tensor, bounds: Bounds) -> Sequence[Tensor]:
+    """The rows of each sequence. Split at once: the gradient of a slice would be as large as all of them."""
+    return torch.split_with_sizes(rows, [end - begin for begin, end in bounds])
 
-    The rows of sequence i are ``query_bounds[i]`` of the query's and ``bounds[i]`` of the others'.
-    """
-    out = query.new_empty(query.shape[2], query.shape[1] * query.shape[3])
+
+def _one_by_one(sequences: Iterable[Sequence[Tensor]], mask: Tensor | None, dropout: float) -> Tensor:
+    """Attention within each sequence, without padding: query, key and value (1, heads, R, size) of each → (T, H)."""
     ruled = mask is not None and mask.shape[2] > 1  # otherwise it only marks padding
-    for number, ((start, stop), (begin, end)) in enumerate(zip(query_bounds, bounds, strict=True)):
-        part = mask[number : number + 1, :, : stop - start, : end - begin] if ruled and mask is not None else None
-        mixed = functional.scaled_dot_product_attention(
-            query[:, :, start:stop], key[:, :, begin:end], value[:, :, begin:end], part
-        )
-        out[start:stop] = mixed.transpose(1, 2).flatten(2)[0]
-    return out
+    rows = []
+    for number, (query, key, value) in enumerate(sequences):
+        part = mask[number : number + 1, :, : query.shape[2], : key.shape[2]] if ruled and mask is not None else None
+        rows.append(_scaled(query, key, value, part, dropout).transpose(1, 2).flatten(2)[0])
+    return torch.cat(rows)

@@ -251,7 +251,6 @@ def write_parts(dataset: Dataset, parts: Parts, folder: Path) -> None:
 
 SECONDS = 2.0
 """How long each rate is measured."""
-WARM_UP = 4
 AT_A_TIME = {"cuda": 512, "cpu": 32}
 Text = TypeVar("Text")
 
@@ -310,7 +309,7 @@ def _texts(index: Index, parts: Parts) -> tuple[list[str], list[str]]:
 
 def _rate(encode: Callable[[Sequence[Text]], object], texts: Sequence[Text], step: int) -> float:
     """Texts a second, after a warm-up."""
-    encode(texts[:WARM_UP])
+    encode(texts[:step])
     done, begin = 0, time.perf_counter()
     while done < len(texts) and time.perf_counter() - begin < SECONDS:
         batch = texts[done : done + step]
@@ -319,8 +318,8 @@ def _rate(encode: Callable[[Sequence[Text]], object], texts: Sequence[Text], ste
     return done / max(1e-9, time.perf_counter() - begin)
 
 
-LEAST_STEPS, LEAST_BATCH, CPU_EPOCHS = 100, 32, 3.0
-"""A bi-encoder is trained for at least so many steps, in smaller batches if need be; on a CPU, in so many epochs."""
+LEAST_STEPS, LEAST_BATCH, CPU_EPOCHS = 20, 128, 3.0
+"""The steps that a bi-encoder needs, in smaller batches if there is no other way, and its epochs on a CPU."""
 
 
 def schedule(fit: Part, device: str | None) -> dict[str, Any]:
