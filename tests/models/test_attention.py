@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -90,16 +91,20 @@ def slow_attention(qkv: Any, rule: str, heads: int) -> Any:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("trained", [True, False], ids=["on the grid", "one by one"])
-def test_attention_agrees_with_a_slow_softmax(rule: str, trained: bool) -> None:
-    qkv = torch.randn(len(WORDS), 3 * 12, generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize("padded", [True, False], ids=["on the grid", "one by one"])
+def test_attention_and_its_gradient_agree_with_a_slow_softmax(rule: str, padded: bool) -> None:
+    qkv = torch.randn(len(WORDS), 3 * 12, generator=torch.Generator().manual_seed(1), requires_grad=True)
     layout = make_layout(WORDS, LAST, ENDS, rule)
     expected = slow_attention(qkv, rule, heads=3)
-    with torch.set_grad_enabled(trained):
-        found = attend(qkv, layout, 3)
-        first = attend_first(qkv[layout.first, :12], qkv[:, 12:], layout, 3)
+    if padded:
+        layout = replace(layout, bounds=None)
+    found = attend(qkv, layout, 3)
+    first = attend_first(qkv[layout.first, :12], qkv[:, 12:], layout, 3)
     assert torch.allclose(found.double(), expected, atol=1e-6)
     assert torch.allclose(first.double(), expected[layout.first], atol=1e-6)
+    for ours, theirs in ((found, expected), (first, expected[layout.first])):
+        gradients = [torch.autograd.grad(out.square().sum(), qkv, retain_graph=True)[0] for out in (ours, theirs)]
+        assert torch.allclose(*gradients, atol=1e-5)
 
 
 def test_the_rules_differ_where_words_are_split() -> None:

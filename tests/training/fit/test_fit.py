@@ -52,7 +52,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, small: Path, tiny_bi_encoder
 def test_every_rung_is_measured_and_the_best_is_saved(whole: tuple[System, str]) -> None:
     system, said = whole
     tried = rungs(system)
-    assert list(tried) == ["bm25", "hybrid", "tuned", "adapter", "words", "shipped", "encoder", "rerank"]
+    assert list(tried) == ["bm25", "hybrid", "tuned", "adapter", "words", "encoder", "shipped", "rerank"]
     assert tried["bm25"]["kept"]
     for rung in tried.values():
         assert 0 < rung["judged"]["RR@10"]["mean"] <= 1
@@ -123,6 +123,17 @@ def test_when_the_time_is_up_the_best_so_far_is_saved(
     assert "Nothing was shown to be better than BM25, not fitted" in (system.folder / "report.html").read_text()
 
 
+def test_a_step_is_compared_with_one_of_its_own_name(
+    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As word vectors are that were kept, after a bi-encoder that was not."""
+    steps = [Step("words", "word vectors", perfect), Step("better", "word vectors", perfect)]
+    monkeypatch.setattr(ladder, "ladder", lambda task: steps)
+    tried = rungs(fitted(tmp_path / "system", tiny_bi_encoder)[0])
+    assert tried["words"]["kept"]
+    assert tried["better"]["against the rung below"]["difference"] == 0
+
+
 def test_the_report_begins_with_the_gain_over_bm25(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,8 +171,8 @@ def test_models_to_try_are_steps_of_their_kind_and_the_best_encoder_is_the_start
     system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small, tries=[str(tiny_twin), str(tiny_checkpoint)])
     tried = rungs(system)
     assert all("judged" in rung for rung in tried.values())  # none failed
-    names = ["bm25", "hybrid", f"hybrid {tiny_twin}", "tuned", "adapter", "words", "shipped", f"rerank {tiny_twin}"]
-    assert list(tried) == [*names, f"rerank {tiny_checkpoint}", "encoder", "rerank"]
+    names = ["bm25", "hybrid", f"hybrid {tiny_twin}", "tuned", "adapter", "words", "encoder", "shipped"]
+    assert list(tried) == [*names, f"rerank {tiny_twin}", f"rerank {tiny_checkpoint}", "rerank"]
     assert f"--try {tiny_twin} --try {tiny_checkpoint}" in (system.folder / "README.md").read_text()
 
 
