@@ -147,9 +147,9 @@ class Analyzer(BaseModel):
                 stemmer=needs.stemmer,
                 stop_words=frozenset(needs.stop_words.split()),
                 drop_possessive=False,
-                cjk_pairs=needs.pairs,
+                cjk_pairs=needs.words == "pairs",
                 language=language,
-                segmenter=needs.segmenter,
+                segmenter=None if needs.words == "pairs" else needs.words,
             )
         own = {} if stop_words is None else {"stop_words": stop_words}
         return made.changed(identifiers=identifiers, title_weight=title_weight, **own)
