@@ -115,9 +115,9 @@ class _Parser:
     def _next(self) -> str:
         """Move on; returns the token that was current."""
         before, match = self._token, _TOKEN.match(self._text, self._place)
-        assert match is not None and match.lastgroup is not None
-        self._kind, self._token, self._place = match.lastgroup, match[match.lastgroup], match.end()
-        self._begin = match.start(self._kind)
+        assert match is not None  # of any character
+        self._kind = match.lastgroup or ""
+        self._token, self._begin, self._place = match[self._kind], match.start(self._kind), match.end()
         if self._kind == "name" and self._token.lower() in _WORDS:
             self._kind, self._token = "word", self._token.lower()
         return before

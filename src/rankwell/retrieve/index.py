@@ -510,29 +510,25 @@ def _fill(
     replaced: list[Rows] | None,
 ) -> None:
     """Add all documents to a segment. Numbers of those in the ``current`` index go to ``replaced``, or are an error."""
-    vectors = None if weights is None else iter(weights)
-    queries = None if expansions is None else iter(expansions)
-    for docids, texts, titles, metadata in document_batches(track(documents, "indexing", unit="documents")):
-        known = _NONE if current is None else current.documents.find(docids)
+    weights = None if weights is None else iter(weights)
+    expansions = None if expansions is None else iter(expansions)
+    for batch in document_batches(track(documents, "indexing", unit="documents")):
+        known = _NONE if current is None else current.documents.find(batch.docids)
         if replaced is not None:
             replaced.append(known[known >= 0])
         elif (known >= 0).any():
-            repeated = docids[int((known >= 0).argmax())]
+            repeated = batch.docids[int((known >= 0).argmax())]
             problem = f"document {repeated!r} is in the index already; --update replaces documents"
             raise blame_line(documents, repeated, problem)
-        more: dict[str, Any] = {"titles": titles, "metadata": metadata}
-        if vectors is not None:
-            taken = [take_record(vectors, docid, "weights").weights for docid in docids]
-            builder.add_weighted(docids, texts, taken, **more)
-        elif queries is not None:
-            added = [" ".join(take_record(queries, docid, "expansions").queries) for docid in docids]
-            builder.add_texts(docids, texts, added, **more)
+        if weights is not None:
+            builder.add_weighted(batch, [take_record(weights, docid, "weights").weights for docid in batch.docids])
+        elif expansions is not None:
+            taken = [take_record(expansions, docid, "expansions").queries for docid in batch.docids]
+            builder.add_texts(batch, list(map(" ".join, taken)))
         else:
-            builder.add_texts(docids, texts, **more)
-    if vectors is not None:
-        check_end(vectors, "weights")
-    if queries is not None:
-        check_end(queries, "expansions")
+            builder.add_texts(batch)
+    check_end(weights, "weights")
+    check_end(expansions, "expansions")
 
 
 def refuse_foreign_folder(folder: Path) -> None:

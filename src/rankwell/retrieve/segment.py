@@ -240,32 +240,13 @@ class Segment:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Documents and scores ``(queries, k)`` in THE order; the rest of a row is -1 and 0."""
         self._arrays.check_sizes()
-        windows, offsets, largest_tf, largest_ratio = (chunks.values for chunks in self._chunks)
-        norms, flat_norm, length_norm = self._norms(k1, b, mean_length)
+        begins = self.posting_begins, self.chunk_begins
+        postings = self._postings.values, self._frequencies.values, *(chunks.values for chunks in self._chunks)
+        norms = *self._norms(k1, b, mean_length), self._ties.values, *self._selected
+        workspace = make_workspace(self.window_bits, k, int(np.diff(query_ends, prepend=0).max(initial=0)))
         keys = np.zeros((len(query_ends), k), np.uint64)
-        search(
-            query_ends,
-            terms,
-            weights,
-            self.posting_begins,
-            self.chunk_begins,
-            self._postings.values,
-            self._frequencies.values,
-            windows,
-            offsets,
-            largest_tf,
-            largest_ratio,
-            norms,
-            flat_norm,
-            length_norm,
-            self._ties.values,
-            *self._selected,
-            self.window_bits,
-            k,
-            prune,
-            *make_workspace(self.window_bits, k, int(np.diff(query_ends, prepend=0).max(initial=0))),
-            keys,
-        )
+        queries = query_ends, terms, weights
+        search(*queries, *begins, *postings, *norms, self.window_bits, k, prune, *workspace, keys)
         keys = np.sort(keys, axis=1)[:, ::-1]
         scores = (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
         ties = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
