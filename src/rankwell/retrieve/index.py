@@ -473,7 +473,7 @@ _NONE = np.empty(0, np.int64)
 def _keep_vectors(current: Index | None, folder: Path, store: DocumentStore) -> None:
     """Keep the vectors of documents that are replaced by the same text. Nothing else depends on the old index."""
     with suppress(RankwellError):  # it may be damaged, and overwritten for that reason
-        keep_vectors((current or Index.open(folder)).documents, store)
+        keep_vectors((current or Index.open(folder)).documents, store, renamed=current is None)
 
 
 def _commit(folder: Path, analyzer: Analyzer, segments: Sequence[Segment], options: Mapping[str, bool]) -> None:
