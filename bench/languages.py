@@ -19,6 +19,7 @@ import gzip
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
@@ -134,9 +135,9 @@ def measure(pages: list[tuple[str, Document]], others: list[Document], analyzer:
 
 
 @SEGMENTERS.register("spaces")
-def split_at_spaces(text: str, language: str) -> list[str]:
+def split_at_spaces(text: str, language: str) -> Iterator[str]:
     """Terms as Lucene made them."""
-    return re.findall(r"\s+|\S+", text)
+    return iter(re.findall(r"\s+|\S+", text))
 
 
 def lucene_terms(jars: Path, language: str, texts: list[str]) -> list[str]:

@@ -460,7 +460,9 @@ class Index:
     def leftovers(self) -> set[Path]:
         """Segments and marks that are not in use: an interrupted change left them; the next one removes them."""
         with suppress(FileNotFoundError):  # another index takes its place
-            return set(_part_folders(self.folder)) - set(_used_parts(self.folder))
+            description = read_description(self.folder)
+            used = {*description["segments"], description.get("deleted")}
+            return {path for path in _part_folders(self.folder) if path.name not in used}
         return set()
 
     def __contains__(self, docid: object) -> bool:
@@ -549,12 +551,6 @@ def _is_part(name: str) -> bool:
 def _part_folders(folder: Path) -> list[Path]:
     """All segments and marks of deleted documents, whether in use or not."""
     return [path for path in folder.iterdir() if _is_part(path.name)]
-
-
-def _used_parts(folder: Path) -> Iterator[Path]:
-    description = read_description(folder)
-    for name in (*description["segments"], *filter(None, [description.get("deleted")])):
-        yield folder / name
 
 
 def _next_name(folder: Path, kind: str) -> str:
