@@ -243,7 +243,7 @@ class Segment:
         begins = self.posting_begins, self.chunk_begins
         postings = self._postings.values, self._frequencies.values, *(chunks.values for chunks in self._chunks)
         norms = *self._norms(k1, b, mean_length), self._ties.values, *self._selected
-        workspace = make_workspace(self.window_bits, k, int(np.diff(query_ends, prepend=0).max(initial=0)))
+        workspace = make_workspace(self.window_bits, k, len(terms))
         keys = np.zeros((len(query_ends), k), np.uint64)
         queries = query_ends, terms, weights
         search(*queries, *begins, *postings, *norms, self.window_bits, k, prune, *workspace, keys)
