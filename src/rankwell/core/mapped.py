@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
+
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rankwell.core.arrays import Array, Rows, gather
 from rankwell.core.checksums import BLOCK, TABLE, FileChecksums, read_checksums
 from rankwell.core.errors import InputError
-
 
 # Numpy reads a header as Python code, which takes half as long again as all else that opening an array needs.
 _HEADER = re.compile(
