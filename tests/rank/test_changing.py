@@ -118,6 +118,9 @@ def test_only_texts_that_changed_are_encoded_again(index: Index, encoder: BiEnco
     everything = index.read(index.docids(np.arange(len(index))))
     again = Index.build([*everything[1:], Document("last", "fish")], index.folder, overwrite=True)
     assert count(encoder, again) == 1
+    renamed = [Document(f"new-{n}", d.text, metadata=d.metadata) for n, d in enumerate([*everything[:0:-1], *same])]
+    again = Index.build([Document("first", "king"), *renamed], index.folder, overwrite=True)
+    assert count(encoder, again) == 1
 
 
 def test_an_index_that_is_overwritten_may_be_damaged(index: Index, encoder: BiEncoder) -> None:

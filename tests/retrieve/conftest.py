@@ -12,6 +12,7 @@ import pytest
 from rankwell import sample
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import Dataset, open_dataset
+from rankwell.corpus.store import DocumentBatch
 from rankwell.retrieve.builder import SegmentBuilder
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.segment import Segment
@@ -44,9 +45,9 @@ def make_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeIndex]:
                 names = docids[first : min(first + batch, end)]
                 contents = [texts[name] for name in names]
                 if weights is None:
-                    builder.add_texts(names, contents)
+                    builder.add_texts(DocumentBatch(names, contents))
                 else:
-                    builder.add_weighted(names, contents, [weights[name] for name in names])
+                    builder.add_weighted(DocumentBatch(names, contents), [weights[name] for name in names])
             builder.finish()
             segments.append(Segment(folder / str(number)))
         return Index(folder, analyzer, segments, {})

@@ -147,9 +147,9 @@ class Analyzer(BaseModel):
                 stemmer=needs.stemmer,
                 stop_words=frozenset(needs.stop_words.split()),
                 drop_possessive=False,
-                cjk_pairs=needs.pairs,
+                cjk_pairs=needs.words == "pairs",
                 language=language,
-                segmenter=needs.segmenter,
+                segmenter=None if needs.words == "pairs" else needs.words,
             )
         own = {} if stop_words is None else {"stop_words": stop_words}
         return made.changed(identifiers=identifiers, title_weight=title_weight, **own)
@@ -243,15 +243,20 @@ class Analyzer(BaseModel):
         found = guess_language(words, LUCENE_STOP_WORDS)
         return None if found == self.language or self.language == "none" else found
 
-    def terms_batch(self, texts: Sequence[str]) -> list[list[str]]:
-        """The terms of each text, in order, stop words left out."""
+    def _intern(self, texts: Sequence[str]) -> tuple[list[int], list[int], list[str], Any, Any, Any]:
+        """Where the words of each text begin, each word's number, and the words' forms; the texts packed, their ends
+        and the words' spans."""
         packed, ends = pack_strings(list(texts))
         spans, counts = self.spans(packed, ends)
         lexicon = Lexicon(fold_case=True)
-        numbers = lexicon.intern(packed, spans)
-        term_of = self.stems(lexicon.strings(range(len(lexicon))))
-        terms = [term_of[number] for number in numbers.tolist()]
-        bounds = [0, *counts.tolist()]
+        numbers = lexicon.intern(packed, spans).tolist()
+        return [0, *counts.tolist()], numbers, lexicon.strings(range(len(lexicon))), packed, ends, spans
+
+    def terms_batch(self, texts: Sequence[str]) -> list[list[str]]:
+        """The terms of each text, in order, stop words left out."""
+        bounds, numbers, forms, *_ = self._intern(texts)
+        term_of = self.stems(forms)
+        terms = [term_of[number] for number in numbers]
         return [[term for term in terms[begin:end] if term is not None] for begin, end in pairwise(bounds)]
 
     def terms(self, text: str) -> list[str]:
@@ -268,15 +273,10 @@ class Analyzer(BaseModel):
 
     def words_batch(self, texts: Sequence[str]) -> list[list[Word]]:
         """The words of each text; each distinct word is stemmed once."""
-        packed, ends = pack_strings(list(texts))
-        spans, counts = self.spans(packed, ends)
-        lexicon = Lexicon(fold_case=True)
-        numbers = lexicon.intern(packed, spans).tolist()
-        forms = lexicon.strings(range(len(lexicon)))
+        bounds, numbers, forms, packed, ends, spans = self._intern(texts)
         term_of = self.stems(forms)
         # Bytes to characters: a UTF-8 byte of the form 10xxxxxx does not begin a character.
         characters = np.concatenate([[0], np.cumsum((packed & 0xC0) != 0x80)])
-        bounds = [0, *counts.tolist()]
         # Counted from the beginning of each word's text.
         bases = np.repeat(characters[np.concatenate([[0], ends])[:-1]], np.diff(bounds))
         places = (characters[spans] - bases[:, None]).tolist()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 
@@ -29,13 +29,14 @@ _TOKEN = re.compile(
     |(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
     |(?P<quoted>`[^`]+`)
     |(?P<name>[^\W\d][\w.-]*)
-    |(?P<mark><=|>=|!=|<>|==|[=<>(),]))""",
-    re.VERBOSE,
+    |(?P<mark><=|>=|!=|<>|==|[=<>(),])
+    |(?P<end>\Z)|(?P<other>.))""",
+    re.VERBOSE | re.DOTALL,
 )
-_GAP = re.compile(r"\s*+")
 _WORDS = ("and", "or", "not", "in", "true", "false")
-_SAME = {"==": "=", "<>": "!="}
+_MARKS, _SAME = ("=", "==", "!=", "<>", "<", "<=", ">", ">="), {"==": "=", "<>": "!="}
 _DOLLARS = {"$eq": "=", "$ne": "!=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<=", "$in": "in", "$nin": "not in"}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +88,22 @@ def parse_filter(source: FilterSource | None) -> Filter | None:
     return parsed
 
 
+def _join(operator: Literal["and", "or"], parts: Sequence[Filter]) -> Filter:
+    return parts[0] if len(parts) == 1 else Filter(operator, parts=tuple(parts))
+
+
 def _compare(field: str, operator: str, values: Sequence[float | str]) -> Filter:
     if operator in ("!=", "not in"):
         return Filter("not", parts=(_compare(field, "=", values),))
     equal = "=" if operator == "in" else operator
-    parts = tuple(Filter(equal, field, value) for value in values)  # type: ignore[arg-type]
-    return parts[0] if len(parts) == 1 else Filter("or", parts=parts)
+    return _join("or", [Filter(equal, field, value) for value in values])  # type: ignore[arg-type]
 
 
 class _Parser:
     """Reads a filter from left to right, one token ahead."""
 
     def __init__(self, text: str):
-        self._text, self._place, self._depth = text, 0, 0
-        self._kind = self._token = ""
-        self._begin = 0
+        self._text, self._place, self._depth, self._token = text, 0, 0, ""
         self._next()
 
     def parse(self) -> Filter:
@@ -112,15 +114,10 @@ class _Parser:
 
     def _next(self) -> str:
         """Move on; returns the token that was current."""
-        before = self._token
-        match, gap = _TOKEN.match(self._text, self._place), _GAP.match(self._text, self._place)
-        self._begin = gap.end() if gap else self._place
-        if match is None or match.lastgroup is None:
-            self._kind, self._token = (
-                ("end", "") if self._begin == len(self._text) else ("other", self._text[self._begin])
-            )
-            return before
-        self._kind, self._token, self._place = match.lastgroup, match[match.lastgroup], match.end()
+        before, match = self._token, _TOKEN.match(self._text, self._place)
+        assert match is not None  # of any character
+        self._kind = match.lastgroup or ""
+        self._token, self._begin, self._place = match[self._kind], match.start(self._kind), match.end()
         if self._kind == "name" and self._token.lower() in _WORDS:
             self._kind, self._token = "word", self._token.lower()
         return before
@@ -129,21 +126,23 @@ class _Parser:
         found = excerpt(self._token) if self._token else "the end"
         raise RankwellError(f"filter, character {self._begin + 1}: expected {expected}, found {found}")
 
-    def _take(self, kind: str, *tokens: str) -> str | None:
-        """The current token, and move on, if it is one of these."""
-        return self._next() if self._kind == kind and self._token in tokens else None
+    def _take(self, kind: str, *tokens: str, expected: str = "") -> str | None:
+        """The current token, and move on, if it is one of these; else None, or an error if one is ``expected``."""
+        if self._kind == kind and self._token in tokens:
+            return self._next()
+        return self._fail(expected) if expected else None
+
+    def _several(self, read: Callable[[], T], kind: str, between: str) -> list[T]:
+        parts = [read()]
+        while self._take(kind, between):
+            parts.append(read())
+        return parts
 
     def _either(self) -> Filter:
-        parts = [self._both()]
-        while self._take("word", "or"):
-            parts.append(self._both())
-        return parts[0] if len(parts) == 1 else Filter("or", parts=tuple(parts))
+        return _join("or", self._several(self._both, "word", "or"))
 
     def _both(self) -> Filter:
-        parts = [self._one()]
-        while self._take("word", "and"):
-            parts.append(self._one())
-        return parts[0] if len(parts) == 1 else Filter("and", parts=tuple(parts))
+        return _join("and", self._several(self._one, "word", "and"))
 
     def _one(self) -> Filter:
         self._depth += 1
@@ -153,8 +152,7 @@ class _Parser:
             found = Filter("not", parts=(self._one(),))
         elif self._take("mark", "("):
             found = self._either()
-            if not self._take("mark", ")"):
-                self._fail("and, or, or )")
+            self._take("mark", ")", expected="and, or, or )")
         else:
             found = self._comparison()
         self._depth -= 1
@@ -166,17 +164,13 @@ class _Parser:
         field = self._next().strip("`")
         negated = self._take("word", "not")
         if self._take("word", "in"):
-            if not self._take("mark", "("):
-                self._fail("( and a list of values")
-            values = [self._value()]
-            while self._take("mark", ","):
-                values.append(self._value())
-            if not self._take("mark", ")"):
-                self._fail(", or )")
+            self._take("mark", "(", expected="( and a list of values")
+            values = self._several(self._value, "mark", ",")
+            self._take("mark", ")", expected=", or )")
             return _compare(field, "not in" if negated else "in", values)
-        operator = None if negated else self._take("mark", "=", "==", "!=", "<>", "<", "<=", ">", ">=")
-        if operator is None:
-            self._fail("in" if negated else "a comparison such as = or >=")
+        if negated:
+            self._fail("in")
+        operator = self._take("mark", *_MARKS, expected="a comparison such as = or >=") or ""
         return _compare(field, _SAME.get(operator, operator), [self._value()])
 
     def _value(self) -> float | str:
@@ -196,14 +190,17 @@ class _Parser:
 
 
 def _from_dict(source: Any, place: str, depth: int) -> Filter:
+    def fail(where: str, expected: str, found: Any) -> NoReturn:
+        raise RankwellError(f"{where}: expected {expected}, found {excerpt(repr(found))}")
+
     if not isinstance(source, Mapping) or not source or depth > DEEPEST:
-        raise RankwellError(f"{place}: expected a dict of fields and values, found {excerpt(repr(source))}")
+        fail(place, "a dict of fields and values", source)
     parts = []
     for name, value in source.items():
         inner = f"{place}.{name}"
         if name in ("$and", "$or"):
-            if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-                raise RankwellError(f"{inner}: expected a list of filters, found {excerpt(repr(value))}")
+            if not _is_list(value):
+                fail(inner, "a list of filters", value)
             some = tuple(_from_dict(item, f"{inner}.{n}", depth + 1) for n, item in enumerate(value))
             parts.append(Filter("and" if name == "$and" else "or", parts=some))
         elif name == "$not":
@@ -211,17 +208,18 @@ def _from_dict(source: Any, place: str, depth: int) -> Filter:
         elif not isinstance(name, str) or name.startswith("$"):
             raise RankwellError(f"{inner}: expected a field, or $and, $or, $not")
         else:
-            wanted = value if isinstance(value, Mapping) else {"$eq": value}
-            for dollar, operand in wanted.items():
+            for dollar, operand in (value if isinstance(value, Mapping) else {"$eq": value}).items():
                 if dollar not in _DOLLARS:
                     raise RankwellError(f"{inner}: expected one of {', '.join(_DOLLARS)}, found {excerpt(str(dollar))}")
                 several = dollar in ("$in", "$nin")
-                if several and (not isinstance(operand, Sequence) or isinstance(operand, str) or not operand):
-                    raise RankwellError(f"{inner}.{dollar}: expected a list of values, found {excerpt(repr(operand))}")
+                if several and not _is_list(operand):
+                    fail(f"{inner}.{dollar}", "a list of values", operand)
                 values = [encode_value(item) for item in (operand if several else [operand])]
-                known = [value for value in values if value is not None]
-                if len(known) < len(values):
-                    found = excerpt(repr(operand))
-                    raise RankwellError(f"{inner}.{dollar}: expected a number, a text, true or false, found {found}")
+                if len(known := [value for value in values if value is not None]) < len(values):
+                    fail(f"{inner}.{dollar}", "a number, a text, true or false", operand)
                 parts.append(_compare(name, _DOLLARS[dollar], known))
-    return parts[0] if len(parts) == 1 else Filter("and", parts=tuple(parts))
+    return _join("and", parts)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and bool(value)

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from operator import eq, ge, gt, le, lt
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ LONGEST, LONGEST_LIST, MOST_FIELDS = 1000, 100, 100
 """The characters of a text, the values of a list, and the fields that are kept at most."""
 LARGEST, EXACT = sys.float_info.max, 2**53
 _SCALARS = (str, int, float, bool)
+_COMPARISONS: Mapping[str, Any] = {"=": eq, "<": lt, "<=": le, ">": gt, ">=": ge}
 _TYPES = {"rows": np.uint32, "numbers": np.float64, "codes": np.int32, "lists": np.bool_}
 Mask = NDArray[np.bool_]
 
@@ -224,15 +226,6 @@ class Column:
             as_list = begin < end and lists is not None and bool(lists[begin])
             found.append(values if as_list else (values[0] if values else None))
         return found
-
-
-_COMPARISONS: Mapping[str, Any] = {
-    "=": lambda value, wanted: value == wanted,
-    "<": lambda value, wanted: value < wanted,
-    "<=": lambda value, wanted: value <= wanted,
-    ">": lambda value, wanted: value > wanted,
-    ">=": lambda value, wanted: value >= wanted,
-}
 
 
 def open_columns(folder: Path, documents: int) -> dict[str, Column]:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -38,29 +38,32 @@ _TOKENS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
 
 
-def document_batches(
-    documents: Iterable[Document],
-) -> Iterator[tuple[list[str], list[str], list[int], list[Metadata | None]]]:
-    """Some documents at a time: their ids, contents, how many characters of each are its title, and metadata.
+class DocumentBatch(NamedTuple):
+    """Some documents: their ids, contents, how many characters of each are its title, and metadata."""
 
-    A batch has about a million characters, so that memory does not depend on the collection.
-    """
-    docids: list[str] = []
-    texts: list[str] = []
-    titles: list[int] = []
-    metadata: list[Metadata | None] = []
+    docids: list[str]
+    texts: list[str]
+    titles: Sequence[int] = ()
+    metadata: Sequence[Metadata | None] = ()
+
+
+def document_batches(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
+    """Documents of about a million characters at a time, so that memory does not depend on the collection."""
+    some: list[Document] = []
     size = 0
     for document in documents:
-        docids.append(document.docid)
-        texts.append(text := document.contents)
-        titles.append(len(document.title))
-        metadata.append(document.metadata)
-        size += len(text)
+        some.append(document)
+        size += len(document.title) + len(document.text)
         if size >= BATCH_CHARACTERS:
-            yield docids, texts, titles, metadata
-            docids, texts, titles, metadata, size = [], [], [], [], 0
-    if docids:
-        yield docids, texts, titles, metadata
+            yield _batch(some)
+            some, size = [], 0
+    if some:
+        yield _batch(some)
+
+
+def _batch(some: Sequence[Document]) -> DocumentBatch:
+    texts, titles = [document.contents for document in some], [len(document.title) for document in some]
+    return DocumentBatch([document.docid for document in some], texts, titles, [document.metadata for document in some])
 
 
 class RepeatedIdError(RankwellError):
@@ -87,15 +90,10 @@ class StoreWriter:
         self._has_titles = False
         self._metadata = MetadataWriter()
 
-    def append(
-        self,
-        docids: list[str],
-        text: NDArray[np.uint8],
-        ends: NDArray[np.int64],
-        titles: Sequence[int] = (),
-        metadata: Iterable[Metadata | None] = (),
-    ) -> None:
-        """Add documents, whose texts :func:`pack_strings` packed; the rest is as in :func:`document_batches`."""
+    def append(self, batch: DocumentBatch) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Add documents; returns their texts as :func:`pack_strings` packs them."""
+        docids, texts, titles, metadata = batch
+        text, ends = pack_strings(texts)
         expected = len(self.docids)
         numbers = self.docids.add(docids)
         if len(self.docids) != expected + len(docids):
@@ -108,6 +106,7 @@ class StoreWriter:
             self._texts.append(text, ends)
             self._titles.append(np.asarray(titles or [0] * len(docids)))
             self._has_titles = self._has_titles or any(titles)
+        return text, ends
 
     def close(self) -> None:
         """Write the rest and finish the store."""
@@ -170,7 +169,7 @@ class DocumentStore:
 
     @classmethod
     def of_texts(cls, texts: Mapping[str, str], titles: Sequence[int] = ()) -> DocumentStore:
-        """A store in memory of texts by document id; ``titles`` are as in :func:`document_batches`."""
+        """A store in memory of texts by document id; ``titles`` are as in :class:`DocumentBatch`."""
         docids = Lexicon()
         docids.add(list(texts))
         lengths = MappedArray(Path("memory"), None, None, np.asarray(titles, np.uint32)) if any(titles) else None
@@ -212,8 +211,8 @@ class DocumentStore:
         with atomic_folder(folder) as temporary:
             writer = StoreWriter(temporary)
             try:
-                for docids, texts, titles, metadata in document_batches(documents):
-                    writer.append(docids, *pack_strings(texts), titles, metadata)
+                for batch in document_batches(documents):
+                    writer.append(batch)
             except RepeatedIdError as error:
                 raise error.within(documents) from None
             writer.close()

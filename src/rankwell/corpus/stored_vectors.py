@@ -1,8 +1,8 @@
 """Vectors that are kept when documents move to another store, so that only changed texts are encoded again.
 
 A bi-encoder's vectors are stored beside the texts they were computed from, in shards (:mod:`rankwell.core.shards`),
-under ``vectors-NAME``, those of words under ``vectors-NAME-words``. If some documents of a new store have the id and
-the text of documents with vectors, ``vectors-NAME-known`` holds theirs until those of the whole store are computed.
+under ``vectors-NAME``, those of words under ``vectors-NAME-words``. If some documents of a new store have the texts of
+documents with vectors, ``vectors-NAME-known`` holds theirs until those of the whole store are computed.
 
 A shard of vectors has a row for each document. A shard of words has a row for each word: it begins with the number of
 the row at which each document ends.
@@ -57,40 +57,48 @@ class WordShard:
         return self.rows
 
 
-def keep_vectors(before: NumberedDocuments, store: DocumentStore) -> None:
-    """Copy the vectors of those documents of a new store that were stored before with the same id and text."""
-    sources = [_complete_vectors(other) for other in before.stores]
-    names = sorted({name for known in sources for name in known})
+def keep_vectors(before: NumberedDocuments, store: DocumentStore, *, renamed: bool = False) -> None:
+    """Copy the vectors of those documents of a new store that were stored before with the same id and text.
+
+    With ``renamed``, the text alone counts, which reads all texts that were stored before.
+    """
+    sources = {other: _complete_vectors(other) for other in before.stores}
+    names = sorted({name for known in sources.values() for name in known})
     if not names or not store.has_texts or not all(other.has_texts for other in before.stores):
         return
+    numbers: dict[int, int] = {}  # of hashes of texts; whether texts are equal is seen below
+    live = before.live_numbers() if renamed else np.empty(0, np.int64)
+    for begin in range(0, len(live), _AT_A_TIME):
+        some = live[begin : begin + _AT_A_TIME]
+        numbers |= zip(map(hash, before.texts(some)), some.tolist(), strict=True)
     same: list[tuple[Rows, Rows]] = []
     for begin in range(0, len(store), _AT_A_TIME):
         rows = np.arange(begin, min(begin + _AT_A_TIME, len(store)))
-        old = before.find(store.docids.strings(rows))
+        if renamed:
+            old = np.array([numbers.get(hash(text), -1) for text in store.texts_at(rows)], np.int64)
+        else:
+            old = before.find(store.docids.strings(rows))
         rows, old = rows[old >= 0], old[old >= 0]
         pairs = zip(store.texts_at(rows), before.texts(old), strict=True)
         equal = np.fromiter((new == text for new, text in pairs), bool, len(rows))
         same.append((rows[equal], old[equal]))
     new, old = (np.concatenate(parts) for parts in zip(*same, strict=True))
-    owners = np.searchsorted(before.bases, old, side="right") - 1
     for name in names:
-        usable = np.array([name in known for known in sources])[owners]
-        if not usable.any():
+        parts = [
+            (rows[places], *part)
+            for other, rows, local in before.split(old)
+            if name in sources[other]
+            for places, *part in _read(*sources[other][name], local)
+        ]
+        if not parts:
             continue
-        order, parts = [], []
-        for owner in np.unique(owners[usable]).tolist():
-            here = np.flatnonzero(owners[usable] == owner)
-            shards, width = sources[owner][name]
-            for places, *part in _read(shards, width, old[usable][here] - before.bases[owner]):
-                order.append(here[places])
-                parts.append(part)
-        joined, lengths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        turns = np.argsort(np.concatenate(order))
-        vectors = joined[gather((np.cumsum(lengths) - lengths)[turns], lengths[turns])]
-        with atomic_folder(store.folder / f"{VECTORS}{name}{KNOWN}") as temporary:
-            save_array(temporary / "rows.npy", new[usable])
+        order, vectors, lengths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        turns = np.argsort(order)
+        begins = np.cumsum(lengths) - lengths
+        with atomic_folder(known_folder(store, name)) as temporary:
+            save_array(temporary / "rows.npy", new[order[turns]])
             save_array(temporary / "lengths.npy", lengths[turns])
-            save_array(temporary / "vectors.npy", vectors.ravel())
+            save_array(temporary / "vectors.npy", vectors[gather(begins[turns], lengths[turns])].ravel())
 
 
 def known_vectors(store: DocumentStore, name: str, width: int, dtype: DTypeLike) -> tuple[Rows, Rows, Array]:

@@ -7,7 +7,7 @@ together; neither has to lie in the folder.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -131,6 +131,11 @@ class FirstStage:
         """Like :meth:`prepare`, for the documents of some stores."""
         words = [self.dense.words(store).folder for store in stores] if self.words else []  # makes the vectors, too
         return words + [vectors.folder for vectors in self.dense.prepare(stores)]
+
+    @property
+    def preparation(self) -> Callable[[DocumentStore], object] | None:
+        """What computes the vectors of new documents before they become part of the index."""
+        return None if self.encoder is None else lambda store: self.prepare_stores([store])
 
     def save(self, folder: Path) -> None:
         """Write ``first-stage.json``. Index and bi-encoder stay where they are."""

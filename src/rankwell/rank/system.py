@@ -14,7 +14,7 @@ All paths are relative. The folder is filled under a temporary name and then ren
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -35,7 +35,6 @@ from rankwell.core.manifest import Manifest, check_seal, file_digest, read_objec
 from rankwell.core.shards import MANIFEST, read_plan
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Document, Query, Ranking, Run
-from rankwell.corpus.store import DocumentStore
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing, ComputingOptions
 from rankwell.rank.answers import Answer, read_answers
@@ -270,11 +269,13 @@ class System:
 
     def add(self, documents: Iterable[Document]) -> None:
         """Add documents without refitting: they are appended to the index, and their vectors are computed."""
-        self.index.add(documents, prepare=self._preparation())
+        self._saved()
+        self.index.add(documents, prepare=self.first_stage.preparation)
 
     def update(self, documents: Iterable[Document]) -> None:
         """Add documents, replacing those with the same ids. Only texts that are new are encoded."""
-        self.index.update(documents, prepare=self._preparation())
+        self._saved()
+        self.index.update(documents, prepare=self.first_stage.preparation)
 
     def delete(self, docids: Iterable[str]) -> int:
         """Delete documents; ids that are not in the index are ignored. Returns how many were deleted."""
@@ -285,12 +286,6 @@ class System:
         """Rewrite the index without deleted documents, as one segment."""
         self._saved()
         self.index.merge()
-
-    def _preparation(self) -> Callable[[DocumentStore], object] | None:
-        """What computes the vectors of new documents before they become part of the index."""
-        self._saved()
-        first = self.first_stage
-        return None if first.encoder is None else lambda store: first.prepare_stores([store])
 
     def check(self) -> Verified:
         """Read every file and compare it with its checksums. Raises if one is damaged or missing."""

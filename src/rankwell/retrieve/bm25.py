@@ -107,7 +107,7 @@ def search_segments(
         end = int(query_ends[last - 1]) if last else 0
         numbers = term_numbers[segment][begin:end]
         known = numbers >= 0
-        ends = np.concatenate([[0], np.cumsum(known)])[query_ends[first:last] - begin]
+        ends = np.append(0, np.cumsum(known))[query_ends[first:last] - begin]
         return segments[segment].search(
             ends,
             numbers[known],

@@ -25,8 +25,8 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats.texts import Expansion
 from rankwell.corpus.lexicon import Lexicon
-from rankwell.corpus.records import Metadata, TermWeights
-from rankwell.corpus.store import StoreWriter
+from rankwell.corpus.records import TermWeights
+from rankwell.corpus.store import DocumentBatch, StoreWriter
 from rankwell.retrieve.posting_kernels import collect_postings, cut_into_chunks, place_postings, sort_postings
 
 SEGMENT_VERSION = 1
@@ -97,21 +97,10 @@ class SegmentBuilder:
         """A hash of all ids, texts, weights and expansions, in order."""
         return self._digest.hexdigest()
 
-    def add_texts(
-        self,
-        docids: list[str],
-        texts: list[str],
-        added: list[str] | None = None,
-        *,
-        titles: Sequence[int] = (),
-        metadata: Sequence[Metadata | None] = (),
-    ) -> None:
-        """Add documents, counting term frequencies. Text ``added`` to a document is counted but not stored.
-
-        ``titles`` are the numbers of characters at the beginning of the texts that are titles.
-        """
-        first = self.documents
-        text, ends = self._add_documents(docids, texts, titles, metadata)
+    def add_texts(self, batch: DocumentBatch, added: list[str] | None = None) -> None:
+        """Add documents, counting term frequencies. Text ``added`` to a document is counted but not stored."""
+        first, texts, titles = self.documents, batch.texts, batch.titles
+        text, ends = self._add_documents(batch)
         if added is not None:
             text, ends = pack_strings([f"{text} {more}" for text, more in zip(texts, added, strict=True)])
             self._digest.update(text.data)
@@ -126,39 +115,20 @@ class SegmentBuilder:
             self._integral = self._integral and self._analyzer.title_weight.is_integer()
             self._digest.update(word_weights.data)
         self._make_room(len(words))
-        lengths = np.empty(len(docids), np.float32)
-        before = self._count
-        self._count = collect_postings(
-            words,
-            counts,
-            self._vocabulary.term_of_word,
-            word_weights,
-            first,
-            self._latest,
-            self._terms,
-            self._documents,
-            self._frequencies,
-            self._count,
-            lengths,
-        )
+        lengths, before = np.empty(len(texts), np.float32), self._count
+        weighted = words, counts, self._vocabulary.term_of_word, word_weights
+        postings = self._terms, self._documents, self._frequencies
+        self._count = collect_postings(*weighted, first, self._latest, *postings, self._count, lengths)
         self._lengths.append(lengths)
         self._largest = max(self._largest, float(self._frequencies[before : self._count].max(initial=0)))
 
-    def add_weighted(
-        self,
-        docids: list[str],
-        texts: list[str],
-        weights: Sequence[Mapping[str, float]],
-        *,
-        titles: Sequence[int] = (),
-        metadata: Sequence[Metadata | None] = (),
-    ) -> None:
+    def add_weighted(self, batch: DocumentBatch, weights: Sequence[Mapping[str, float]]) -> None:
         """Add documents with given term frequencies, by word, which may be any positive numbers.
 
         Words with the same stem get the largest weight; weights of 0 or less are dropped.
         """
-        first, known = self.documents, len(self._vocabulary.terms)
-        self._add_documents(docids, texts, titles, metadata)
+        first, known, docids = self.documents, len(self._vocabulary.terms), batch.docids
+        self._add_documents(batch)
         rows = np.repeat(np.arange(len(docids)), [len(by_word) for by_word in weights])
         terms = self._vocabulary.terms_of([word for by_word in weights for word in by_word]).astype(np.int64)
         values = np.fromiter(chain.from_iterable(by_word.values() for by_word in weights), np.float64, len(rows))
@@ -169,34 +139,19 @@ class SegmentBuilder:
         keys, group = np.unique((rows[indexed] << 32) | terms[indexed], return_inverse=True)
         largest = np.zeros(len(keys))
         np.maximum.at(largest, group, values[indexed])
-        self._make_room(len(keys))
-        here = slice(self._count, self._count + len(keys))
-        self._terms[here] = keys & 0xFFFFFFFF
-        self._documents[here] = first + (keys >> 32)
-        self._frequencies[here] = largest
-        self._integral = self._integral and bool((largest == np.rint(largest)).all())
-        self._largest = max(self._largest, float(largest.max(initial=0.0)))
         lengths = np.bincount(keys >> 32, largest, len(docids))
         if (wrong := lengths > LARGEST_WEIGHT).any():
             raise RankwellError(f"the term weights of document {docids[int(wrong.argmax())]!r} have no finite sum")
         self._lengths.append(lengths.astype(np.float32))
-        self._count += len(keys)
+        self._add(keys & 0xFFFFFFFF, first + (keys >> 32), largest)
         # Postings are hashed with term numbers, and each term itself once, when it is new.
         new_terms, ends = pack_strings(self._vocabulary.terms.strings(range(known, len(self._vocabulary.terms))))
-        for part in (self._documents[here], self._terms[here], self._frequencies[here], ends, new_terms):
-            self._digest.update(part.data)
+        self._digest.update(ends.data)
+        self._digest.update(new_terms.data)
 
-    def add_indexed(
-        self,
-        docids: list[str],
-        texts: list[str],
-        lengths: NDArray[np.float32],
-        *,
-        titles: Sequence[int] = (),
-        metadata: Sequence[Metadata | None] = (),
-    ) -> None:
+    def add_indexed(self, batch: DocumentBatch, lengths: NDArray[np.float32]) -> None:
         """Add documents of another segment, whose postings follow with :meth:`add_postings`."""
-        self._add_documents(docids, texts, titles, metadata)
+        self._add_documents(batch)
         self._lengths.append(lengths)
 
     def add_postings(
@@ -206,17 +161,18 @@ class SegmentBuilder:
 
         A term's documents ascend from call to call.
         """
-        numbers = self._vocabulary.terms.add(terms)
+        self._add(np.repeat(self._vocabulary.terms.add(terms), counts), documents, frequencies)
+
+    def _add(self, terms: NDArray[np.integer], documents: NDArray[np.int64], frequencies: Array) -> None:
         self._make_room(len(documents))
         here = slice(self._count, self._count + len(documents))
-        self._terms[here] = np.repeat(numbers, counts)
-        self._documents[here] = documents
-        self._frequencies[here] = frequencies
         self._integral = self._integral and bool((frequencies == np.rint(frequencies)).all())
         self._largest = max(self._largest, float(frequencies.max(initial=0)))
         self._count += len(documents)
-        for part in (self._terms[here], self._documents[here], self._frequencies[here]):
-            self._digest.update(part.data)
+        columns = self._terms, self._documents, self._frequencies
+        for column, values in zip(columns, (terms, documents, frequencies), strict=True):
+            column[here] = values
+            self._digest.update(column[here].data)
 
     def finish(self) -> None:
         """Merge the runs, write the segment and free the builder's memory."""
@@ -243,14 +199,11 @@ class SegmentBuilder:
         }
         (self.folder / "segment.json").write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
 
-    def _add_documents(
-        self, docids: list[str], texts: list[str], titles: Sequence[int], metadata: Sequence[Metadata | None]
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        text, ends = pack_strings(texts)
-        self._store.append(docids, text, ends, titles, metadata)
-        if any(metadata):
-            self._digest.update(repr(metadata).encode("utf-8", "surrogatepass"))
-        self._digest.update("\n".join(docids).encode("utf-8", "surrogatepass"))
+    def _add_documents(self, batch: DocumentBatch) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        text, ends = self._store.append(batch)
+        if any(batch.metadata):
+            self._digest.update(repr(batch.metadata).encode("utf-8", "surrogatepass"))
+        self._digest.update("\n".join(batch.docids).encode("utf-8", "surrogatepass"))
         self._digest.update(ends.data)
         self._digest.update(text.data)
         return text, ends
@@ -412,9 +365,9 @@ def take_record(records: Iterator[Enrichment], docid: str, name: str) -> Enrichm
     return record
 
 
-def check_end(records: Iterator[TermWeights | Expansion], name: str) -> None:
+def check_end(records: Iterable[TermWeights | Expansion] | None, name: str) -> None:
     """Raise if records are left after the last document."""
-    if (extra := next(records, None)) is not None:
+    if (extra := next(iter(records or ()), None)) is not None:
         raise RankwellError(f"the {name} go on after the last document, with {extra.docid!r}")
 
 

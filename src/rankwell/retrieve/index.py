@@ -460,7 +460,9 @@ class Index:
     def leftovers(self) -> set[Path]:
         """Segments and marks that are not in use: an interrupted change left them; the next one removes them."""
         with suppress(FileNotFoundError):  # another index takes its place
-            return set(_part_folders(self.folder)) - set(_used_parts(self.folder))
+            description = read_description(self.folder)
+            used = {*description["segments"], description.get("deleted")}
+            return {path for path in _part_folders(self.folder) if path.name not in used}
         return set()
 
     def __contains__(self, docid: object) -> bool:
@@ -473,7 +475,7 @@ _NONE = np.empty(0, np.int64)
 def _keep_vectors(current: Index | None, folder: Path, store: DocumentStore) -> None:
     """Keep the vectors of documents that are replaced by the same text. Nothing else depends on the old index."""
     with suppress(RankwellError):  # it may be damaged, and overwritten for that reason
-        keep_vectors((current or Index.open(folder)).documents, store)
+        keep_vectors((current or Index.open(folder)).documents, store, renamed=current is None)
 
 
 def _commit(folder: Path, analyzer: Analyzer, segments: Sequence[Segment], options: Mapping[str, bool]) -> None:
@@ -510,29 +512,25 @@ def _fill(
     replaced: list[Rows] | None,
 ) -> None:
     """Add all documents to a segment. Numbers of those in the ``current`` index go to ``replaced``, or are an error."""
-    vectors = None if weights is None else iter(weights)
-    queries = None if expansions is None else iter(expansions)
-    for docids, texts, titles, metadata in document_batches(track(documents, "indexing", unit="documents")):
-        known = _NONE if current is None else current.documents.find(docids)
+    weights = None if weights is None else iter(weights)
+    expansions = None if expansions is None else iter(expansions)
+    for batch in document_batches(track(documents, "indexing", unit="documents")):
+        known = _NONE if current is None else current.documents.find(batch.docids)
         if replaced is not None:
             replaced.append(known[known >= 0])
         elif (known >= 0).any():
-            repeated = docids[int((known >= 0).argmax())]
+            repeated = batch.docids[int((known >= 0).argmax())]
             problem = f"document {repeated!r} is in the index already; --update replaces documents"
             raise blame_line(documents, repeated, problem)
-        more: dict[str, Any] = {"titles": titles, "metadata": metadata}
-        if vectors is not None:
-            taken = [take_record(vectors, docid, "weights").weights for docid in docids]
-            builder.add_weighted(docids, texts, taken, **more)
-        elif queries is not None:
-            added = [" ".join(take_record(queries, docid, "expansions").queries) for docid in docids]
-            builder.add_texts(docids, texts, added, **more)
+        if weights is not None:
+            builder.add_weighted(batch, [take_record(weights, docid, "weights").weights for docid in batch.docids])
+        elif expansions is not None:
+            taken = [take_record(expansions, docid, "expansions").queries for docid in batch.docids]
+            builder.add_texts(batch, list(map(" ".join, taken)))
         else:
-            builder.add_texts(docids, texts, **more)
-    if vectors is not None:
-        check_end(vectors, "weights")
-    if queries is not None:
-        check_end(queries, "expansions")
+            builder.add_texts(batch)
+    check_end(weights, "weights")
+    check_end(expansions, "expansions")
 
 
 def refuse_foreign_folder(folder: Path) -> None:
@@ -553,12 +551,6 @@ def _is_part(name: str) -> bool:
 def _part_folders(folder: Path) -> list[Path]:
     """All segments and marks of deleted documents, whether in use or not."""
     return [path for path in folder.iterdir() if _is_part(path.name)]
-
-
-def _used_parts(folder: Path) -> Iterator[Path]:
-    description = read_description(folder)
-    for name in (*description["segments"], *filter(None, [description.get("deleted")])):
-        yield folder / name
 
 
 def _next_name(folder: Path, kind: str) -> str:

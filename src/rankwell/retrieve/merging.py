@@ -64,10 +64,9 @@ def merge_segments(segments: Sequence[Segment], folder: Path, analyzer: Analyzer
         builder = SegmentBuilder(temporary, analyzer, store=has_texts)
         for segment in segments:
             first, lengths, done = builder.documents, segment.live_lengths(), 0
-            for docids, texts, titles, metadata in document_batches(live_documents(segment.store, has_texts)):
-                some = lengths[done : done + len(docids)]
-                builder.add_indexed(docids, texts, some, titles=titles, metadata=metadata)
-                done += len(docids)
+            for batch in document_batches(live_documents(segment.store, has_texts)):
+                builder.add_indexed(batch, lengths[done : done + len(batch.docids)])
+                done += len(batch.docids)
             for terms, counts, documents, frequencies in segment.live_postings():
                 builder.add_postings(terms, counts, documents + first, frequencies)
         builder.finish()

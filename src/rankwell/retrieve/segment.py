@@ -55,8 +55,7 @@ class Segment:
             if (version := info["version"]) != SEGMENT_VERSION:
                 problem = f"an index of version {version}; this rankwell reads {SEGMENT_VERSION}: build it again"
                 raise InputError(folder, None, problem)
-            self.total_length = float(info["total_length"])
-            """The sum of the lengths of the documents that are not deleted."""
+            self._whole_length = float(info["total_length"])
             self.data_hash = str(info["data_hash"])
             self.window_bits = int(info["window_bits"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -76,19 +75,21 @@ class Segment:
         self._checked_terms = np.zeros(len(self.terms) + 1, bool)
         self._checked_terms[-1] = True  # term -1, which has no postings
         self._check_lengths()
-        self._whole_length = self.total_length
         self._deleted_counts = np.empty(0, np.int64)
         self._known_norms: dict[tuple[float, float, float], Norms] = {}
 
     def without(self, deleted: NDArray[np.bool_] | None) -> Self:
         """The same segment, sharing its files, with these documents marked as deleted."""
         other = self._view(self.store.view(deleted, None))
+        vars(other).pop("total_length", None)
         if deleted is not None:
             other._deleted_counts = np.full(len(self.terms), -1, np.int64)
-        other.total_length = (
-            self._whole_length if deleted is None else float(other.live_lengths().sum(dtype=np.float64))
-        )
         return other
+
+    @cached_property
+    def total_length(self) -> float:
+        """The sum of the lengths of the documents that are not deleted, counted when it is first needed."""
+        return self._whole_length if self.store.deleted is None else float(self.live_lengths().sum(dtype=np.float64))
 
     def filtered(self, filter: Filter | None) -> Self:
         """The same segment; only documents that the filter selects are found, by the statistics of all."""
@@ -121,7 +122,7 @@ class Segment:
             (int(self.posting_begins[-1]), [self._postings.values, self._frequencies.values]),
             (int(self.chunk_begins[-1]), [chunks.values for chunks in self._chunks]),
         ]
-        numbers = math.isfinite(self.total_length) and self.total_length >= 0 and 0 < self.window_bits <= 16
+        numbers = math.isfinite(self._whole_length) and self._whole_length >= 0 and 0 < self.window_bits <= 16
         if not (numbers and documents and all(len(array) == size for size, arrays in same for array in arrays)):
             raise InputError(self.folder, None, "damaged: the files of this segment do not belong together")
 
@@ -240,32 +241,13 @@ class Segment:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Documents and scores ``(queries, k)`` in THE order; the rest of a row is -1 and 0."""
         self._arrays.check_sizes()
-        windows, offsets, largest_tf, largest_ratio = (chunks.values for chunks in self._chunks)
-        norms, flat_norm, length_norm = self._norms(k1, b, mean_length)
+        begins = self.posting_begins, self.chunk_begins
+        postings = self._postings.values, self._frequencies.values, *(chunks.values for chunks in self._chunks)
+        norms = *self._norms(k1, b, mean_length), self._ties.values, *self._selected
+        workspace = make_workspace(self.window_bits, k, len(terms))
         keys = np.zeros((len(query_ends), k), np.uint64)
-        search(
-            query_ends,
-            terms,
-            weights,
-            self.posting_begins,
-            self.chunk_begins,
-            self._postings.values,
-            self._frequencies.values,
-            windows,
-            offsets,
-            largest_tf,
-            largest_ratio,
-            norms,
-            flat_norm,
-            length_norm,
-            self._ties.values,
-            *self._selected,
-            self.window_bits,
-            k,
-            prune,
-            *make_workspace(self.window_bits, k, int(np.diff(query_ends, prepend=0).max(initial=0))),
-            keys,
-        )
+        queries = query_ends, terms, weights
+        search(*queries, *begins, *postings, *norms, self.window_bits, k, prune, *workspace, keys)
         keys = np.sort(keys, axis=1)[:, ::-1]
         scores = (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
         ties = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)

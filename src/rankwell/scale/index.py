@@ -85,8 +85,8 @@ class IndexJob:
                     part = DocumentStore.open(shards.folder.parent / _part_name(number))
                     with atomic_folder(segment) as temporary:
                         builder = SegmentBuilder(temporary, self.analyzer, store=self.store)
-                        for docids, texts, titles, metadata in document_batches(iter(part)):
-                            builder.add_texts(docids, texts, titles=titles, metadata=metadata)
+                        for batch in document_batches(iter(part)):
+                            builder.add_texts(batch)
                         builder.finish()
                 file.write((segment / "segment.json").read_bytes())
 

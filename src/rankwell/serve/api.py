@@ -174,13 +174,13 @@ def create_app(
             raise ApiError(403, "forbidden", line)
         if not sends_key(dict(request.scope["headers"]), writing_key):
             raise ApiError(401, "unauthorized", "missing or wrong writing key", {"WWW-Authenticate": "Bearer"})
+        if service.draining:
+            raise shutting_down()
 
     @app.put("/documents", tags=["documents"])
     async def put_documents(request: Request) -> Response:
         """Add documents, replacing those with the same ids: a JSON object for each, one per line."""
         check_writer(request)
-        if service.draining:
-            raise shutting_down()
         raw = await reader.read(request)
         about(request)["bytes"] = len(raw)
         return json_response(await service.write(parse_documents(raw), about(request)))
@@ -189,8 +189,6 @@ def create_app(
     async def delete_document(request: Request, docid: str) -> Response:
         """Delete a document; one that is not in the index is no error."""
         check_writer(request)
-        if service.draining:
-            raise shutting_down()
         return json_response(await service.write([docid], about(request)))
 
     @app.post("/explain", tags=["ranking"])

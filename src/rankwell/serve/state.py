@@ -426,8 +426,7 @@ class Holder:
                     deleted.add(item)
             counts.append(count)
         if documents:
-            prepare = None if writer.encoder is None else lambda store: writer.prepare_stores([store])
-            writer.index.update(documents.values(), prepare=prepare)
+            writer.index.update(documents.values(), prepare=writer.preparation)
         writer.index.delete(deleted)
         return counts
 
