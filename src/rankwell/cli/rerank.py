@@ -106,14 +106,14 @@ def rerank(
     ] = None,
     fuse: Annotated[
         float | None,
-        typer.Option("--fuse", metavar="SHARE", help="The share of RUN's scores in the result."),
+        typer.Option("--fuse", metavar="WEIGHT", help="The weight of RUN's scores in the result."),
     ] = None,
     blend: Annotated[
         float | None,
         typer.Option(
             "--blend",
-            metavar="SHARE",
-            help="The bi-encoder's share in the result. The model has what --fuse and --blend leave.",
+            metavar="WEIGHT",
+            help="The bi-encoder's weight in the result. The model has what --fuse and --blend leave.",
         ),
     ] = None,
     encoder: EncoderOption = None,

@@ -203,7 +203,7 @@ class RerankRequest:
         if system.ranker is None and (joined is None or not system.first_stage.encodes):
             raise RankwellError(f"{self.model} is a system without a re-ranker; `rankwell search` uses it")
         if self.fuse is not None or self.blend is not None:
-            raise RankwellError("--fuse and --blend go with a model; a system has its own shares")
+            raise RankwellError("--fuse and --blend go with a model; a system has its own weights")
         shares = system.shares or Shares(model=1.0)
         return replace(
             self,

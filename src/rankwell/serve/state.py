@@ -192,7 +192,7 @@ class State:
             parts = {"model": shares.model, "similarity": shares.similarity, self.first: shares.first}
         else:
             parts = {self.first: shares.first, "model": shares.model}
-        return {"shares": parts, "normalise": shares.normalise}
+        return {"weights": parts, "normalise": shares.normalise}
 
     @property
     def index(self) -> Index | None:
