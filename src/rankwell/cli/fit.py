@@ -72,7 +72,8 @@ def fit(
     """Fit a search system to your documents: first stage, re-ranker and weights.
 
     Tries steps from BM25 to a re-ranker. Each is measured on queries it was not fitted to, and kept only if it is
-    significantly better than the cheaper one before it. Steps that do not fit into the time are skipped. The result is one folder with everything a search needs and a report. If interrupted, rerun the command to resume.
+    significantly better than the cheaper one before it. Steps that do not fit into the time are skipped. The result is
+    one folder with everything a search needs and a report. If interrupted, rerun the command to resume.
 
     Examples:
 

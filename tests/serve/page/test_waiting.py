@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+from tests.serve.page.test_page import QUERY, rank_free, shown
+
 from rankwell.corpus.records import Document
 from rankwell.retrieve.index import Index
-from tests.serve.page.test_page import QUERY, rank_free, shown
 
 Opened = Callable[..., Any]
 

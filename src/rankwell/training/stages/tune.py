@@ -67,7 +67,9 @@ def check(work: Work, stage: RecipeStage[TuneOptions]) -> None:
         raise RankwellError(f"{stage.path}: neither an aggregate nor weights to try")
     if options.encoder is not None:
         if options.beta is not None:
-            raise RankwellError(f"{stage.path}: beta is the first stage's weight beside the ranker; set encoder to null")
+            raise RankwellError(
+                f"{stage.path}: beta is the first stage's weight beside the ranker; set encoder to null"
+            )
         find_encoder(work, stage, options.encoder)
     _settings(options)
     if not any(stage_kinds()[earlier.kind].leaves_ranker for earlier in work.recipe.before(stage)):
