@@ -41,6 +41,20 @@ def test_methods_that_others_have(index: Index) -> None:
         index.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
+def test_keywords_that_others_have(index: Index) -> None:
+    with pytest.raises(TypeError, match=r"Index\.search has no 'top_k': k is the number of results"):
+        index.search("honey", top_k=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"Index\.search has no 'hybrid': System\.of_index\(index, hybrid=0\.7\)"):
+        index.search("honey", hybrid=0.7)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"System\.search has no 'top_k': k is the number of results"):
+        System(index).search("honey", top_k=3)  # type: ignore[call-overload]
+    pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"Ranker\.rank has no 'docs': documents are the texts"):
+        rankwell.Ranker().rank("honey", docs=["Bees"])  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match=r"Analyzer\.of\('de'\) has the stemmer and the stop words"):
+        rankwell.Analyzer(language="de")
+
+
 def test_measures_by_the_names_of_other_programs() -> None:
     data = open_dataset(sample.FOLDER)
     run = Run.from_scores({query.qid: {"P001": 1.0} for query in data.queries("dev")})
@@ -55,6 +69,11 @@ def test_commands(rankwell: Callable[..., Any]) -> None:
     assert rankwell("index", "docs.jsonl", "-o", "my-index").code == 0
     assert "--collection docs.jsonl names the documents" in rankwell("rerank", "bees", "docs.jsonl").complaint
     assert "Did you mean 'evaluate'?" in rankwell("eval").err
+    assert "Possible options: --k" in rankwell("search", "my-index", "bees", "--top-k", "3").complaint
+    assert rankwell("search", "my-index", "bees", "-k", "3").code == 0
+    assert rankwell("-V").out.startswith("rankwell ")
+    assert rankwell("fit", "docs.jsonl").complaint.startswith("missing option '--out' / '-o', for example rankwell fit")
+    assert "make an index with `rankwell index`" in rankwell("search", "docs.jsonl", "bees").complaint
 
 
 def test_a_hybrid_search_without_a_share() -> None:
