@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,3 +86,28 @@ def test_a_hybrid_search_without_a_share() -> None:
     assert _with_share(["search", "x", "q", "--hybrid", ".5"]) == ["search", "x", "q", "--hybrid", ".5"]
     assert _with_share(["tune", "x", "--hybrid"]) == ["tune", "x", "--hybrid"]
     assert _with_share(["search", "x", "--hybrid=0.2", "q"]) == ["search", "x", "--hybrid=0.2", "q"]
+
+
+def test_files_of_other_programs(rankwell: Callable[..., Any]) -> None:
+    Path("old.csv").write_bytes("id,text\n1,Stra\u00dfe\n".encode("latin1"))
+    assert "`iconv -f latin1 -t utf-8 old.csv > converted` converts it" in rankwell("index", "old.csv", "-o", "i").err
+    Path("wide.csv").write_bytes("id,text\n1,Stra\u00dfe\n".encode("utf-16"))
+    assert "`iconv -f utf-16 -t utf-8 wide.csv" in rankwell("index", "wide.csv", "-o", "i").err
+    Path("own.csv").write_text("Nr;Titel;Beschreibung\n1;Kaffee;ist hei\u00df\n2;Tee;auch\n")
+    line = rankwell("index", "own.csv", "-o", "i").complaint
+    assert line.endswith(
+        "header with other names than id and text; name its columns, as in --id Nr --text Beschreibung"
+    )
+    assert rankwell("index", "own.csv", "-o", "i", "--id", "Nr", "--text", "Beschreibung").out.startswith("i: 2 doc")
+    Path("pipe.csv").write_text("id|text\n1|coffee is hot\n2|tea\n")
+    assert rankwell("index", "pipe.csv", "-o", "p").out.startswith("p: 2 documents")
+
+
+def test_doubts_come_below_the_figures(tmp_path: Path) -> None:
+    (tmp_path / "qrels.txt").write_text("q 0 a 1\n")
+    (tmp_path / "my.run").write_text("q Q0 a 1 1.0 x\nq Q0 b 2 1.0 x\n")
+    command = [sys.executable, "-m", "rankwell", "evaluate", "qrels.txt", "my.run"]
+    done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("measure")
+    assert lines[-1].startswith("warning: my.run: 1 query with fewer than 10 results")

@@ -115,7 +115,7 @@ class Search(Body):
         None,
         ge=1,
         le=LARGEST,
-        description="Number of first-stage candidates to re-rank. Default: 100, or the depth of the system.",
+        description="Candidates to re-rank. Default: the system's, or what takes about a second, at most 100.",
     )
     words: bool = Field(
         False, description="Return the word of each document that is most similar to each word of the query."

@@ -40,11 +40,19 @@ from rankwell.serve.formats import (
     Vectors,
 )
 from rankwell.serve.requests import LOG, ApiError, too_late
-from rankwell.serve.state import QID, Holder, Model, Sources, State, WriteJob, search_together
+from rankwell.serve.state import (
+    QID,
+    TOKENS_PER_CANDIDATE,
+    Holder,
+    Model,
+    Sources,
+    State,
+    WriteJob,
+    search_together,
+)
 from rankwell.serve.tracing import part
 
 Result = TypeVar("Result")
-TOKENS_PER_CANDIDATE = 150  # an estimate, until the documents are read
 PREPARING_THREADS = 2
 TEXTS_AT_A_TIME = 32
 SHARE_OF_DEADLINE = 0.75  # that the queue may take: texts are read and tokenised too, and other work may slow it down
