@@ -44,6 +44,17 @@ def test_the_links_between_pages_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_to_parts_of_pages_lead_there(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    assert [(file, part) for file, part in links if part not in anchors(page.parent / file if file else page)] == []
+
+
 FOR_FEW = {
     "rankwell.corpus.languages import SEGMENTERS",
     "rankwell.evaluation.notation import DEPTH",

@@ -44,7 +44,7 @@ def test_the_image_has_what_the_wheel_is_built_from() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     needed = {
         "pyproject.toml",
-        *re.findall(r'(?:readme = |license-files = \[|force-include = \{ )"([^"]+)"', text),
+        *re.findall(r'(?:path = |license-files = \[|force-include = \{ )"([^"]+)"', text),
         "src",
     }
     assert needed <= set(names)
@@ -80,6 +80,10 @@ def test_the_wheel_holds_the_package_and_its_recipes(wheel: Path) -> None:
         assert f"rankwell/{name}" in names
     assert any(name.startswith("rankwell/shipped/rankwell-mini/") and name.endswith(".safetensors") for name in names)
     assert not [name for name in names if name.startswith(("tests", "bench", "docs"))]
+    (metadata,) = (name for name in names if name.endswith("METADATA"))
+    page = zipfile.ZipFile(wheel).read(metadata).decode()
+    assert "A search ranker fitted to your documents" in page
+    assert re.findall(r"\]\((?!https?:)", page) == []
 
 
 def use_the_core(programs: Path, folder: Path) -> None:
