@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import shlex
 import shutil
@@ -19,7 +18,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-from rankwell import Index, Run, open_dataset, sample, write_run
+from rankwell import Document, Index, Run, open_dataset, sample, write_run
 
 ROOT = Path(__file__).parents[1]
 NAMES = "quickstart corpus fitting your-engine retrieve rank models evaluation serve scale recipes"
@@ -36,6 +35,16 @@ LEFT_OUT = {
 }
 """How commands begin that cannot run here, and what they need. Those with --ray and those that leave something out with
 an ellipsis do not run either; recipes are checked (--check), not trained."""
+
+
+LOSS = """
+from rankwell import loss
+from rankwell.training.loop.losses import TWO_LABELS
+
+@loss("worst_pair", TWO_LABELS)
+def worst_pair(scores, labels):
+    return (scores - labels).sum(1)
+"""
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -62,9 +71,9 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pa
     folder = tmp_path_factory.mktemp("guide")
     data = open_dataset(sample.FOLDER)
     qrels = data.qrels("dev")
-    queries = [query for query in data.queries("dev") if query.qid in qrels][:12]
+    queries = [query for query in data.queries("dev") if query.qid in qrels][:8]
     wanted = {docid for query in queries for docid in qrels[query.qid]} | {"P136"}
-    documents = [document for document in data.documents() if document.docid in wanted]
+    documents = sorted(data.documents(), key=lambda document: document.docid not in wanted)[:110]
     tsv = "".join(f"{document.docid}\t{document.text}\n" for document in documents)
     asked = "".join(f"{query.qid}\t{query.text}\n" for query in queries)
     judged = "".join(f"{query.qid} 0 {d} {grade}\n" for query in queries for d, grade in qrels[query.qid].items())
@@ -73,9 +82,9 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pa
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(tsv)
     (folder / "collection.tsv.gz").write_bytes(gzip.compress(tsv.encode()))
-    for name in ("queries.tsv", "queries.dev.tsv", "q.tsv", "my-data/queries.tsv"):
+    for name in ("queries.tsv", "queries.dev.tsv", "q.tsv", "my-data/queries.train.tsv", "my-data/queries.dev.tsv"):
         (folder / name).write_text(asked)
-    for name in ("qrels.txt", "qrels.dev.txt", "my-data/qrels.txt"):
+    for name in ("qrels.txt", "qrels.dev.txt", "my-data/qrels.train.txt", "my-data/qrels.dev.txt"):
         (folder / name).write_text(judged)
     for name in ("articles.jsonl", "changed.jsonl"):
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -87,24 +96,20 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pa
         (folder / name).write_text("".join(f"{query.qid}\tdescription\n" for query in queries))
     (folder / "notizen").mkdir()
     (folder / "notizen" / "eins.md").write_text("# Bienen\n\nDie Bienen halten sich warm.\n")
-    if "pyarrow" in sys.modules or pytest.importorskip("pyarrow"):
-        import pyarrow
-        from pyarrow import parquet
-
-        parquet.write_table(pyarrow.Table.from_pylist(lines), folder / "docs.parquet")
-    index = Index.build([*documents, *(lines_of("doc-17", "doc-18"))], folder / "my-index")
-    run = index.search(queries, k=20)
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(lines), folder / "docs.parquet")
+    Index.build([*documents, *(Document(name, "to be deleted") for name in ("doc-17", "doc-18"))], folder / "my-index")
     for name in ("bm25", "engine", "noisy", "top20", "bert"):
-        write_run(Run(run, name=name), folder / f"{name}.run")
-    for name in ("model", "my-model"):
+        scores = {query.qid: {d.docid: -float(n) for n, d in enumerate(documents)} for query in queries}
+        write_run(Run.from_scores(scores, name=name), folder / f"{name}.run")
+    for name in ("nli/snli.train.tsv", "nli/snli.dev.tsv", "FOLDER/train.tsv", "FOLDER/test.tsv"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        row = "\tBees keep warm.\tBees are warm." if name.startswith("nli") else "\thow do bees keep warm"
+        (folder / name).write_text("".join(f"{label}{row}\n" for label in ("entailment", "neutral") * 4))
+    (folder / "my_losses.py").write_text(LOSS)
+    for name in ("model", "my-model", "ranker/model"):
         shutil.copytree(tiny_checkpoint, folder / name)
     return folder
-
-
-def lines_of(*docids: str) -> list[Any]:
-    from rankwell import Document
-
-    return [Document(docid, "to be deleted") for docid in docids]
 
 
 def serve(command: list[str], folder: Path) -> subprocess.Popen[str]:
@@ -125,7 +130,8 @@ def test_the_commands_of_a_page_run_one_after_the_other(
         assert rankwell("fit", "my-data", "--out", "my-system", "--minutes", "1", "--device", "cpu").code == 0
     if page.stem == "serve":
         assert rankwell("export", "my-model", "--backend", "onnx", "--out", "exported").code == 0
-    os.environ["RANKWELL_WRITING_KEY"] = "a key"
+    monkeypatch.setenv("RANKWELL_WRITING_KEY", "a key")
+    monkeypatch.syspath_prepend(tmp_path)
     served = []
     for command in commands(page):
         if left_out(command):

@@ -149,7 +149,7 @@ def test_the_steps_of_the_image_with_the_newest_packages(tmp_path: Path) -> None
 
 @installs
 def test_what_the_readme_types(wheel: Path, tmp_path: Path) -> None:
-    programs = installed("all", "-c", str(ROOT / "constraints.txt"), f"{wheel}[all]")
+    programs = installed("all", "-c", str(ROOT / "constraints.txt"), f"{wheel}[train,serve]")
     rankwell = programs / "rankwell"
     write_files(tmp_path)
     run(rankwell, "index", "collection.csv", "--out", "my-index", cwd=tmp_path)

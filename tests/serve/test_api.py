@@ -72,6 +72,7 @@ def test_teis_shape_is_the_rankers_order(client: Any, ranker: Ranker, raw: bool)
 
 def test_texts_come_back_only_when_asked_for(client: Any) -> None:
     tei = client.post("/rerank", json={"query": QUERY, "texts": TEXTS[:3]}).json()
+    assert client.post("/rerank", json={"query": QUERY, "texts": TEXTS[:3], "top_n": 2}).json() == tei[:2]  # LiteLLM's
     cohere = client.post("/rerank", json={"query": QUERY, "documents": TEXTS[:3]}).json()
     assert all(row.keys() == {"index", "score"} for row in tei)
     assert all(row.keys() == {"index", "relevance_score"} for row in cohere["results"])

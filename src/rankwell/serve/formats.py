@@ -284,6 +284,7 @@ class TeiRerank(Rerank):
     texts_field = "texts"
 
     texts: list[str] = Field(min_length=1, description="The texts to rank.")
+    top_n: int | None = Field(None, ge=1, le=LARGEST, description="Number of results, as LiteLLM asks. Default: all.")
     return_text: bool = Field(False, description="Return the texts too.")
     truncation_direction: Literal["right", "Right"] = "right"
 
@@ -291,7 +292,7 @@ class TeiRerank(Rerank):
         """A plain list of results."""
         return [
             {"index": number, "score": score, **({"text": self.texts[number]} if self.return_text else {})}
-            for number, score in scored.best()
+            for number, score in scored.best(self.top_n)
         ]
 
 
