@@ -90,6 +90,8 @@ def add_menu(app: Sphinx, docname: str, source: list[str]) -> None:
         return
     for section in source[0].split("\n## ")[1:]:
         title, _, body = section.partition("\n")
+        if title == "Questions":  # its pages are in the other sections
+            continue
         pages = re.findall(r"\]\(([a-z0-9-]+)\.md\)", body)
         pages += ["reference/commands", "reference/options", "reference/python"] if title == "Reference" else []
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(pages) + "\n```\n"

@@ -41,6 +41,21 @@ _PIECES = (
 )
 
 
+def find_chromium() -> str | None:
+    """The browser of the page's tests. ``CHROMIUM`` names one that is not on the path."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say in the last line of a run, not only in its count of skips, that the page was not tried in a browser."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter else []
+    if left_out := [one for one in skipped if "tests/serve/page" in one.nodeid]:
+        reason = left_out[0].longrepr[2].removeprefix("Skipped: ")
+        reporter.write_line(f"NOT TESTED: the web page ({len(left_out)} tests): {reason}", red=True)
+
+
 def tiny_vocabulary() -> list[str]:
     """The tokens of the tiny model, in the order of their ids."""
     letters = string.ascii_lowercase + string.digits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,20 @@ def test_methods_that_others_have(index: Index) -> None:
         index.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
+def test_keywords_that_others_have(index: Index) -> None:
+    with pytest.raises(TypeError, match=r"Index\.search has no 'top_k': k is the number of results"):
+        index.search("honey", top_k=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"Index\.search has no 'hybrid': System\.of_index\(index, hybrid=0\.7\)"):
+        index.search("honey", hybrid=0.7)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"System\.search has no 'top_k': k is the number of results"):
+        System(index).search("honey", top_k=3)  # type: ignore[call-overload]
+    pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"Ranker\.rank has no 'docs': documents are the texts"):
+        rankwell.Ranker().rank("honey", docs=["Bees"])  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match=r"Analyzer\.of\('de'\) has the stemmer and the stop words"):
+        rankwell.Analyzer(language="de")
+
+
 def test_measures_by_the_names_of_other_programs() -> None:
     data = open_dataset(sample.FOLDER)
     run = Run.from_scores({query.qid: {"P001": 1.0} for query in data.queries("dev")})
@@ -55,6 +71,11 @@ def test_commands(rankwell: Callable[..., Any]) -> None:
     assert rankwell("index", "docs.jsonl", "-o", "my-index").code == 0
     assert "--collection docs.jsonl names the documents" in rankwell("rerank", "bees", "docs.jsonl").complaint
     assert "Did you mean 'evaluate'?" in rankwell("eval").err
+    assert "Possible options: --k" in rankwell("search", "my-index", "bees", "--top-k", "3").complaint
+    assert rankwell("search", "my-index", "bees", "-k", "3").code == 0
+    assert rankwell("-V").out.startswith("rankwell ")
+    assert rankwell("fit", "docs.jsonl").complaint.startswith("missing option '--out' / '-o', for example rankwell fit")
+    assert "make an index with `rankwell index`" in rankwell("search", "docs.jsonl", "bees").complaint
 
 
 def test_a_hybrid_search_without_a_share() -> None:
@@ -65,3 +86,28 @@ def test_a_hybrid_search_without_a_share() -> None:
     assert _with_share(["search", "x", "q", "--hybrid", ".5"]) == ["search", "x", "q", "--hybrid", ".5"]
     assert _with_share(["tune", "x", "--hybrid"]) == ["tune", "x", "--hybrid"]
     assert _with_share(["search", "x", "--hybrid=0.2", "q"]) == ["search", "x", "--hybrid=0.2", "q"]
+
+
+def test_files_of_other_programs(rankwell: Callable[..., Any]) -> None:
+    Path("old.csv").write_bytes("id,text\n1,Stra\u00dfe\n".encode("latin1"))
+    assert "`iconv -f latin1 -t utf-8 old.csv > converted` converts it" in rankwell("index", "old.csv", "-o", "i").err
+    Path("wide.csv").write_bytes("id,text\n1,Stra\u00dfe\n".encode("utf-16"))
+    assert "`iconv -f utf-16 -t utf-8 wide.csv" in rankwell("index", "wide.csv", "-o", "i").err
+    Path("own.csv").write_text("Nr;Titel;Beschreibung\n1;Kaffee;ist hei\u00df\n2;Tee;auch\n")
+    line = rankwell("index", "own.csv", "-o", "i").complaint
+    assert line.endswith(
+        "header with other names than id and text; name its columns, as in --id Nr --text Beschreibung"
+    )
+    assert rankwell("index", "own.csv", "-o", "i", "--id", "Nr", "--text", "Beschreibung").out.startswith("i: 2 doc")
+    Path("pipe.csv").write_text("id|text\n1|coffee is hot\n2|tea\n")
+    assert rankwell("index", "pipe.csv", "-o", "p").out.startswith("p: 2 documents")
+
+
+def test_doubts_come_below_the_figures(tmp_path: Path) -> None:
+    (tmp_path / "qrels.txt").write_text("q 0 a 1\n")
+    (tmp_path / "my.run").write_text("q Q0 a 1 1.0 x\nq Q0 b 2 1.0 x\n")
+    command = [sys.executable, "-m", "rankwell", "evaluate", "qrels.txt", "my.run"]
+    done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("measure")
+    assert lines[-1].startswith("warning: my.run: 1 query with fewer than 10 results")

@@ -67,7 +67,7 @@ def test_tune_finds_the_share_after_k1_and_b(
     assert tuned["hybrid"]["share"] == best["share"]
     alone = next(row["mean"] for row in tuned["grid"] if row["k1"] == tuned["best"]["k1"])
     assert tuned["hybrid"]["grid"][0]["mean"] == pytest.approx(alone, abs=0.02)  # BM25's ties have company
-    assert "by the bi-encoder's share" in done.out
+    assert "by the bi-encoder's weight" in done.out
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_tune_finds_the_share_after_k1_and_b(
         (["--device", "cpu"], "--device needs --hybrid"),
         (["--hybrid", "0.5", "--ray", "local", "--device", "cuda:1"], "with --ray each worker gets its own GPU"),
         (["--words", "1.5"], "--words 1.5: expected a weight of more than 0 and at most 1"),
-        (["--hybrid", "1.5", "--encoder", "nowhere"], "a share of 1.5 for the bi-encoder"),
+        (["--hybrid", "1.5", "--encoder", "nowhere"], "a weight of 1.5 for the bi-encoder"),
     ],
 )
 def test_what_does_not_go_together(

@@ -31,7 +31,7 @@ from rankwell.models.checkpoints.names import encoder_digest, model_digest
 from rankwell.papers.ccnu.network import SdnetConfig, new_sdnet, save_sdnet
 from rankwell.papers.ccnu.ranker import SdnetRanker
 from rankwell.rank.dense import DenseRanker
-from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.fusion import Shares, before_rest, fuse
 from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.retrieve.index import Index
 
@@ -102,9 +102,21 @@ def test_a_run_becomes_another(call: Call, expected: Callable[..., Run]) -> None
     assert read_run("out.run").name == "mono"
 
 
-def test_depth_cuts_the_candidates(call: Call, expected: Callable[..., Run]) -> None:
+def test_candidates_below_the_depth_follow(call: Call, expected: Callable[..., Run], first: Path) -> None:
     assert call("--depth", "3").out.startswith("out.run: 9 pairs")
-    assert same("out.run", expected(depth=3))
+    assert same("out.run", before_rest(expected(depth=3), read_run(first)))
+
+
+def test_one_command_searches_joins_and_re_ranks(rankwell: Callable[..., Any], index: Path, first: Path) -> None:
+    question = "what good is cullet from broken bottles"
+    done = rankwell("rerank", question, "--collection", index, "--hybrid", "--fuse", "0.5", "--depth", "5", "--json")
+    assert len(json.loads(done.out)["results"]) == 5
+    words = rankwell("rerank", question, "--collection", index, "--depth", "5", "--json").out
+    assert {row["docid"] for row in json.loads(words)["results"]} != {
+        row["docid"] for row in json.loads(done.out)["results"]
+    }
+    wrong = rankwell("rerank", first, "--queries", "q.tsv", "--collection", index, "--hybrid")
+    assert wrong.complaint == "--hybrid finds the candidates for a question; a run has its own"
 
 
 def test_what_is_cut_from_texts_is_said(call: Call, expected: Callable[..., Run]) -> None:
@@ -203,7 +215,8 @@ def test_a_model_that_compares_documents_is_a_ranker_too(
     save_checkpoint(tmp_path / "duo", *load_checkpoint(tiny_checkpoint, template={"name": "duo"}))
     assert call("--depth", "4", model=tmp_path / "duo").code == 0
     ranker = open_ranker(tmp_path / "duo")
-    assert same("out.run", ranker.rerank(read_run(first).head(4), read_queries(queries), Index.open(index)))
+    reranked = ranker.rerank(read_run(first).head(4), read_queries(queries), Index.open(index))
+    assert same("out.run", before_rest(reranked, read_run(first)))
 
 
 def test_texts_come_from_any_kind_of_collection(call: Call) -> None:
@@ -281,8 +294,8 @@ def test_the_run_can_be_compressed_and_in_msmarco_format(call: Call) -> None:
         ([], {"out": "."}, "cannot write .: is a directory"),
         (["--types", "none.tsv"], {}, "none.tsv: no such file"),
         (["--types", "types.tsv"], {}, "its template has no place for types; add --set template=typed"),
-        (["--fuse", "1.5"], {}, "a share of 1.5 for the first stage and 0 for the bi-encoder"),
-        (["--fuse", "0.8", "--blend", "0.3"], {}, "a share of 0.8 for the first stage and 0.3 for the"),
+        (["--fuse", "1.5"], {}, "a weight of 1.5 for the first stage and 0 for the bi-encoder"),
+        (["--fuse", "0.8", "--blend", "0.3"], {}, "a weight of 0.8 for the first stage and 0.3 for the"),
         (["--blend", "-0.1"], {}, "and -0.1 for the bi-encoder; expected numbers of at least 0"),
         (["--encoder", "some"], {}, "--encoder needs --blend"),
         (["--set", "max_length=9999"], {}, "a length of 9999, but the encoder has 512 positions"),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
+import numba
 import numpy as np
+import pytest
 
+from rankwell.core import native as native_module
 from rankwell.core.native import kernel, native
 
 SOURCE = """
@@ -22,6 +26,19 @@ def test_code_is_compiled_where_no_folder_for_a_cache_can_be_written() -> None:
     exec(compile(SOURCE, "<nowhere>", "exec"), place)  # numba finds no place for the cache of such code
     for decorate in (kernel, native()):
         assert decorate(place["add_up"])(np.arange(5)) == 10
+
+
+def test_what_is_waited_for_is_said_once_if_compiling_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    place: dict[str, object] = {}
+    exec(compile(SOURCE, "<nowhere>", "exec"), place)
+    listeners = numba.core.event._registered["numba:compile"]
+    (compiler,) = (one for one in listeners if type(one) is native_module._Compiler)
+    monkeypatch.setattr(native_module, "LONG", compiler.seconds + 1e-9)
+    with pytest.warns(native_module.Notice, match="compiling native code, once per machine"):
+        kernel(place["add_up"])(np.arange(5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel(place["add_up"])(np.arange(5.0))
 
 
 def test_a_kernel_holds_no_arrays_after_it_returns() -> None:

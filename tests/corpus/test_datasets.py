@@ -119,7 +119,7 @@ def test_the_whole_collection_goes_before_its_parts(fill: Fill) -> None:
     ("names", "problem"),
     [
         (["notes.bin"], r"no files of a data set: looked for collection\.tsv, .*; found notes\.bin"),
-        ([], "found nothing"),
+        ([], r"an empty folder, expected a data set or texts \(\.txt, \.md, \.html\)"),
         (["queries.dev.tsv"], r"no collection: looked for collection\.tsv, corpus\.jsonl; found queries\.dev\.tsv"),
         (["collection.tsv", "corpus.jsonl"], r"found collection\.tsv, corpus\.jsonl, expected one of them"),
         (["collection.a.tsv", "collection.b.tsv"], r"found collection\.a\.tsv, collection\.b\.tsv, expected one"),

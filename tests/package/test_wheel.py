@@ -5,11 +5,11 @@ Needs to install packages, so it runs where ``RANKWELL_ENVIRONMENTS`` names a fo
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 import venv
 import zipfile
 from pathlib import Path
@@ -29,28 +29,22 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-def image_sources(target: Path) -> list[str]:
-    """Copy what the Dockerfile copies, as far as .dockerignore lets it."""
+def copy_in(name: str, target: Path) -> None:
+    """Copy a file or folder as the Dockerfile does, if .dockerignore lets it."""
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    names = list(
-        dict.fromkeys(name for line in COPIED.findall((ROOT / "Dockerfile").read_text()) for name in line.split())
-    )
-    for name in names:
-        assert name in allowed, f"{name} is copied by the Dockerfile and left out by .dockerignore"
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, target / name)
-    return names
+    assert name in allowed, f"{name} is copied by the Dockerfile and left out by .dockerignore"
+    if (ROOT / name).is_dir():
+        shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    else:
+        shutil.copy(ROOT / name, target)
 
 
-def test_the_image_has_what_the_wheel_is_built_from(tmp_path: Path) -> None:
-    names = image_sources(tmp_path)
+def test_the_image_has_what_the_wheel_is_built_from() -> None:
+    names = [name for line in COPIED.findall((ROOT / "Dockerfile").read_text()) for name in line.split()]
     text = (ROOT / "pyproject.toml").read_text()
     needed = {
         "pyproject.toml",
-        *re.findall(r'(?:readme = |license-files = \[|force-include = \{ )"([^"]+)"', text),
+        *re.findall(r'(?:path = |license-files = \[|force-include = \{ )"([^"]+)"', text),
         "src",
     }
     assert needed <= set(names)
@@ -58,13 +52,14 @@ def test_the_image_has_what_the_wheel_is_built_from(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from what the image copies, and a source archive from the checkout."""
-    sources = tmp_path_factory.mktemp("sources")
-    image_sources(sources)
+def wheel() -> Path:
+    """A wheel built from the source archive, as package indexes have both."""
     dist = Path(PLACE or "").parent / "dist"
     shutil.rmtree(dist, ignore_errors=True)
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", dist, sources, cwd=sources)
+    programs = installed("build", "hatchling>=1.26")
+    run(programs / "python", "-m", "hatchling", "build", "--target", "sdist", "--directory", dist, cwd=ROOT)
+    (archive,) = dist.glob("rankwell-*.tar.gz")
+    run(programs / "python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", dist, archive, cwd=dist)
     (built,) = dist.glob("rankwell-*.whl")
     return built
 
@@ -73,7 +68,8 @@ def installed(name: str, *requirements: str) -> Path:
     """The programs of a new environment with these packages."""
     folder = Path(PLACE or "") / name
     venv.create(folder, with_pip=True, clear=True)
-    run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements, cwd=folder)
+    if requirements:
+        run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements, cwd=folder)
     return folder / "bin"
 
 
@@ -84,6 +80,27 @@ def test_the_wheel_holds_the_package_and_its_recipes(wheel: Path) -> None:
         assert f"rankwell/{name}" in names
     assert any(name.startswith("rankwell/shipped/rankwell-mini/") and name.endswith(".safetensors") for name in names)
     assert not [name for name in names if name.startswith(("tests", "bench", "docs"))]
+    (metadata,) = (name for name in names if name.endswith("METADATA"))
+    page = zipfile.ZipFile(wheel).read(metadata).decode()
+    assert "A search ranker fitted to your documents" in page
+    assert re.findall(r"\]\((?!https?:)", page) == []
+
+
+def use_the_core(programs: Path, folder: Path) -> None:
+    """What README types without judgments and without torch."""
+    rankwell = programs / "rankwell"
+    write_files(folder)
+    assert run(rankwell, "--version", cwd=folder).startswith("rankwell ")
+    run(rankwell, "index", "collection.csv", "--out", "my-index", cwd=folder)
+    run(rankwell, "index", "notes", "--out", "my-notes", cwd=folder)
+    assert "Bees" in run(rankwell, "search", "my-index", "how do bees keep warm", cwd=folder)
+    assert "Tea" in run(rankwell, "search", "my-index", "warm tea", "--filter", "year > 2020", cwd=folder)
+    run(rankwell, "delete", "my-index", "2", cwd=folder)
+    lines = "import rankwell; print(len(rankwell.Index.open('my-index')), rankwell.__version__)"
+    assert run(programs / "python", "-c", lines, cwd=folder).startswith("1 0.")
+    missing = subprocess.run([rankwell, "search", "my-index", "tea", "--hybrid"], cwd=folder, capture_output=True)
+    assert missing.returncode == 2
+    assert b"pip install 'rankwell[models]'" in missing.stderr
 
 
 def write_files(folder: Path) -> None:
@@ -95,35 +112,39 @@ def write_files(folder: Path) -> None:
 
 
 @installs
-def test_the_core_alone(wheel: Path, tmp_path: Path) -> None:
-    programs = installed("core", "-c", str(ROOT / "constraints.txt"), str(wheel))
-    rankwell = programs / "rankwell"
-    write_files(tmp_path)
-    assert run(rankwell, "--version", cwd=tmp_path).startswith("rankwell ")
-    run(rankwell, "index", "collection.csv", "--out", "my-index", cwd=tmp_path)
-    run(rankwell, "index", "notes", "--out", "my-notes", cwd=tmp_path)
-    assert "Bees" in run(rankwell, "search", "my-index", "how do bees keep warm", cwd=tmp_path)
-    assert "Tea" in run(rankwell, "search", "my-index", "warm tea", "--filter", "year > 2020", cwd=tmp_path)
-    run(rankwell, "delete", "my-index", "2", cwd=tmp_path)
-    lines = "import rankwell; print(len(rankwell.Index.open('my-index')), rankwell.__version__)"
-    assert run(programs / "python", "-c", lines, cwd=tmp_path).startswith("1 0.")
-    missing = subprocess.run(
-        [rankwell, "search", "my-index", "tea", "--hybrid", "0.7"], cwd=tmp_path, capture_output=True
-    )
-    assert missing.returncode == 2
-    assert b"pip install 'rankwell[models]'" in missing.stderr
-
-
-@installs
-@pytest.mark.parametrize("versions", ["newest", "lowest"])
-def test_the_core_with_the_oldest_and_the_newest_packages(wheel: Path, tmp_path: Path, versions: str) -> None:
+def test_the_core_alone_with_the_oldest_packages(wheel: Path, tmp_path: Path) -> None:
     text = (ROOT / "pyproject.toml").read_text()
     (core,) = re.findall(r"^dependencies = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
     pins = [line.strip(' ",\n').replace(">=", "==") for line in core.splitlines() if ">=" in line]
-    programs = installed(versions, *(pins if versions == "lowest" else []), str(wheel))
-    write_files(tmp_path)
-    run(programs / "rankwell", "index", "collection.csv", "--out", "my-index", cwd=tmp_path)
-    assert "Bees" in run(programs / "rankwell", "search", "my-index", "how do bees keep warm", cwd=tmp_path)
+    use_the_core(installed("lowest", *pins, str(wheel)), tmp_path)
+
+
+@installs
+def test_the_steps_of_the_image_with_the_newest_packages(tmp_path: Path) -> None:
+    """The stages of the image without torch, each COPY and RUN in its order, with an environment for /opt/rankwell."""
+    programs, build = installed("image"), tmp_path / "build"
+    build.mkdir()
+    text = re.sub(r"\\\n\s*", "", (ROOT / "Dockerfile").read_text())
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM|\Z)", text, re.MULTILINE | re.DOTALL))
+    variables = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "EXTRAS": "serve", "PACKAGES": ""}
+    variables.pop("PYTHONPATH", None)
+    steps = re.findall(
+        r"^(COPY|RUN) (?!--from|python -m venv)(.+)$", stages["base"] + stages["build-cpu"], re.MULTILINE
+    )
+    assert len(steps) >= 6
+    for kind, line in steps:
+        if kind == "COPY":
+            *names, target = line.split()
+            for name in names:
+                copy_in(name, build / target / (name if target == "./" else ""))
+            continue
+        done = subprocess.run(["sh", "-c", line], cwd=build, env=variables, capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    (warm_up,) = re.findall(r"^RUN (\[.+\])$", stages["cpu"], re.MULTILINE)
+    subprocess.run(json.loads(warm_up), env=variables, cwd=tmp_path, check=True)
+    assert json.loads(re.findall(r"^ENTRYPOINT (.+)$", text, re.MULTILINE)[0]) == ["rankwell"]
+    (tmp_path / "data").mkdir()
+    use_the_core(programs, tmp_path / "data")
 
 
 @installs
@@ -137,6 +158,11 @@ def test_what_the_readme_types(wheel: Path, tmp_path: Path) -> None:
     assert "site-packages" in sample
     run(rankwell, "fit", sample, "--out", "my-system", "--minutes", "1", "--device", "cpu", cwd=tmp_path)
     assert run(rankwell, "search", "my-system", "how do bees keep warm", cwd=tmp_path)
+    serve = subprocess.Popen([rankwell, "serve", "my-system", "--port", "0"], cwd=tmp_path, stderr=-1, text=True)
+    assert serve.stderr is not None
+    assert any("serving at" in line for line in iter(serve.stderr.readline, ""))
+    serve.terminate()
+    assert serve.wait(60) == 0
     (python,) = re.findall(r"## From Python\n\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     lines = "\n".join(line[4:] for line in python.splitlines() if line.startswith((">>> ", "... ")))
     run(programs / "python", "-c", lines, cwd=tmp_path)

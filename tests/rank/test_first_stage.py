@@ -63,9 +63,9 @@ def test_the_name_of_a_model_stays_a_name(index: Index, tmp_path: Path) -> None:
 
 
 def test_a_share_needs_a_bi_encoder(index: Index) -> None:
-    with pytest.raises(RankwellError, match=r"a share of 0.5 for a bi-encoder, but no bi-encoder is given"):
+    with pytest.raises(RankwellError, match=r"a weight of 0.5 for a bi-encoder, but no bi-encoder is given"):
         FirstStage(index, share=0.5)
-    with pytest.raises(RankwellError, match=r"a share of 1.5"):
+    with pytest.raises(RankwellError, match=r"a weight of 1.5"):
         FirstStage(index, encoder="rankwell-mini", share=1.5)
     with pytest.raises(RankwellError, match="this first stage has no bi-encoder"):
         FirstStage(index).dense  # noqa: B018

@@ -84,7 +84,7 @@ def test_three_runs_have_three_shares() -> None:
 
 
 def test_runs_and_shares_must_name_the_same_parts() -> None:
-    with pytest.raises(RankwellError, match="no shares for a run called 'bm25'; expected model, similarity, first"):
+    with pytest.raises(RankwellError, match="no weights for a run called 'bm25'; expected model, similarity, first"):
         fuse({"bm25": A, "model": B}, Shares(model=0.5, first=0.5))
     with pytest.raises(RankwellError, match="but there is no run called 'similarity'"):
         fuse(pair(A, B), Shares(model=0.5, similarity=0.5))
@@ -158,15 +158,15 @@ def test_the_runs_may_change_places_with_their_shares(
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda: first_share(1.5), r"a share of 1\.5 for the first stage and 0 for the bi-encoder; expected"),
+        (lambda: first_share(1.5), r"a weight of 1\.5 for the first stage and 0 for the bi-encoder; expected"),
         (
             lambda: Shares.beside_model(first=0.6, similarity=0.6),
             "expected numbers of at least 0 that sum to at most 1",
         ),
         (lambda: first_share(float("nan")), "expected numbers of at least 0"),
-        (lambda: Shares.hybrid(0), "a share of 0 for the bi-encoder; expected more than 0 and at most 1"),
+        (lambda: Shares.hybrid(0), "a weight of 0 for the bi-encoder; expected more than 0 and at most 1"),
         (lambda: Shares(model=0.5, normalise="minmax"), "no normalisation is called 'minmax'; did you mean min-max?"),
-        (lambda: Shares(model=1.0, first=1.0), "the shares are model 1, similarity 0, first 1; expected .* sum to 1"),
+        (lambda: Shares(model=1.0, first=1.0), "the weights are model 1, similarity 0, first 1; expected .* sum to 1"),
         (lambda: Shares(model=2.0, first=-1.0), "expected numbers of at least 0"),
         (lambda: Shares(model=float("nan")), "expected numbers of at least 0"),
         (lambda: Shares(), "that sum to 1"),

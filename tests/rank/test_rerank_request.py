@@ -52,7 +52,10 @@ def test_the_run_is_the_rankers(request_: RerankRequest) -> None:
     ranker = Ranker.from_pretrained(request_.model, device="cpu")
     expected = ranker.rerank(read_run(request_.run).head(3), QUERIES, Index.open(request_.collection))
     assert result.run.name == "mine"
-    assert dict(result.run) == dict(expected)
+    assert dict(result.run.head(3)) == dict(expected)
+    assert [ranking.docids[3:] for ranking in result.run.values()] == [
+        r.docids[3:] for r in read_run(request_.run).values()
+    ]
     assert result.report.startswith("6 pairs, ")
     assert result.manifest.config["depth"] == 3
     assert result.manifest.data.keys() == {"run", "queries", "texts", "model"}
@@ -73,7 +76,7 @@ def test_workers_score_in_the_models_place(request_: RerankRequest, monkeypatch:
     # All workers compute in the precision of the one model that was loaded here.
     assert len(loaded) == 1
     assert [request.computing.precision for request in requests] == [request_.open_ranker("cpu").engine.precision]
-    assert result.run["q1"].docids == ("d2", "d1", "d0")
+    assert result.run["q1"].docids == ("d2", "d1", "d0", "d3")
 
 
 def test_windows_are_the_models_unless_changed(request_: RerankRequest) -> None:

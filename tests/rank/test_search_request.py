@@ -43,5 +43,5 @@ def test_workers_search_in_place_of_this_process(request_: SearchRequest) -> Non
 def test_a_wrong_share_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     request = SearchRequest(tmp_path / "none", tmp_path / "none.tsv", hybrid=1.5)
     for refused in (request.check, request.execute, replace(request, hybrid=0.0).check):
-        with pytest.raises(RankwellError, match="share"):
+        with pytest.raises(RankwellError, match="weight"):
             refused()

@@ -226,7 +226,7 @@ def test_the_grid_of_weights() -> None:
     ("make", "problem"),
     [
         (lambda: weight_grid(3, 0.3), "a step that divides 1"),
-        (lambda: window_grid([1.5], ["max"]), r"a share of 1\.5 for the first stage"),
+        (lambda: window_grid([1.5], ["max"]), r"a weight of 1\.5 for the first stage"),
         (lambda: window_grid([0.5], ["best"]), "no aggregation is called 'best'"),
         (lambda: window_grid([0.5], ["max"], "softmax"), "softmax"),
     ],

@@ -49,7 +49,8 @@ def ranker(tiny_checkpoint: Path) -> Ranker:
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 def test_coheres_shape_is_the_rankers_order(client: Any, ranker: Ranker, path: str) -> None:
     documents: list[Any] = [*TEXTS[:-1], {"text": TEXTS[-1], "id": 7}]
-    body = {"query": QUERY, "documents": documents, "top_n": 5, "return_documents": True, "model": "tiny", "else": 1}
+    body = {"query": QUERY, "documents": documents, "top_n": 5, "return_documents": True, "model": "tiny"}
+    body["max_tokens_per_doc"] = 4096
     answer = client.post(path, json=body).json()
     expected = ranker.rank(QUERY, TEXTS, 5, return_documents=True, activation="probability")
     assert [row["index"] for row in answer["results"]] == [row["corpus_id"] for row in expected]
@@ -71,6 +72,7 @@ def test_teis_shape_is_the_rankers_order(client: Any, ranker: Ranker, raw: bool)
 
 def test_texts_come_back_only_when_asked_for(client: Any) -> None:
     tei = client.post("/rerank", json={"query": QUERY, "texts": TEXTS[:3]}).json()
+    assert client.post("/rerank", json={"query": QUERY, "texts": TEXTS[:3], "top_n": 2}).json() == tei[:2]  # LiteLLM's
     cohere = client.post("/rerank", json={"query": QUERY, "documents": TEXTS[:3]}).json()
     assert all(row.keys() == {"index", "score"} for row in tei)
     assert all(row.keys() == {"index", "relevance_score"} for row in cohere["results"])
@@ -187,7 +189,8 @@ def test_an_explanation_is_that_of_rankwell_explain(client: Any, ranker: Ranker,
         ("/rerank", {"query": "", "texts": ["b"]}, 422, "query"),
         ("/rerank", {"query": "a", "texts": ["b", 3]}, 422, "texts.1"),
         ("/rerank", {"query": "a", "documents": ["b"], "top_n": 0}, 422, "top_n"),
-        ("/rerank", {"query": "a", "texts": ["b"], "model": "other"}, 404, "tiny"),
+        ("/rerank", {"query": "a", "texts": ["b"], "instruction": "c"}, 422, "instruction: there is no such field"),
+        ("/rerank", {"query": "a", "documents": ["b"], "filter": "c = 1"}, 422, "filter: there is no such field"),
         ("/rerank", {"query": "a", "texts": ["b"], "type": "numeric"}, 422, "takes no query type"),
         ("/rerank", {"query": "a", "texts": ["b"], "timeout_ms": 0}, 422, "timeout_ms"),
         ("/search", {"query": "a", "k": 0}, 422, "k"),
@@ -295,6 +298,8 @@ def test_two_models_are_asked_by_name(served_index: Path, tiny_checkpoint: Path,
         assert (listed["default"], [m["name"] for m in listed["models"]]) == ("tiny", ["tiny", "other"])
         assert [m["typed"] for m in listed["models"]] == [False, True]
         body = {"query": "how many bees are in a hive", "texts": TEXTS[:4], "raw_scores": True}
+        unknown = client.post("/rerank", json={"query": "a", "texts": ["b"], "model": "rerank-v3.5"})
+        assert (unknown.status_code, unknown.json()["message"]) == (404, "unknown model; available: tiny, other")
         typed = Ranker.from_pretrained(other)
         for label, meant in (("auto", "numeric"), (None, "numeric"), ("none", None), ("person", "person")):
             answer = client.post("/rerank", json={**body, "model": "other", "type": label}).json()

@@ -59,7 +59,7 @@ def test_coheres_answer_counts_tokens_as_its_clients_expect(client: Any, expecte
 
 
 def test_voyages_format_is_known_by_its_top_k(client: Any, expected: Any) -> None:
-    body = {"query": QUERY, "documents": TEXTS, "model": "tiny", "top_k": 2, "truncation": True}
+    body = {"query": QUERY, "documents": TEXTS, "model": "rerank-2.5", "top_k": 2, "truncation": True}
     answer = client.post("/v1/rerank", json={**body, "return_documents": True}).json()
     assert answer["object"] == "list"
     check(answer["data"], "relevance_score", expected[:2])
@@ -95,7 +95,10 @@ def test_openais_embeddings_are_the_bi_encoders_vectors(client: Any, encoder_fol
     np.testing.assert_allclose(found, vectors[0], atol=1e-6)
     many = client.post("/v1/embeddings", json={"input": TEXTS * 20, "input_type": "query"}).json()["data"]
     np.testing.assert_allclose([row["embedding"] for row in many], encoder.encode_queries(TEXTS * 20), atol=1e-6)
-    assert client.post("/v1/embeddings", json={"input": TEXTS, "model": "tiny"}).status_code == 404
+    named = client.post("/v1/embeddings", json={"input": TEXTS, "model": "anything"})
+    assert (named.status_code, named.json()["model"]) == (200, "finder")
+    cut = client.post("/v1/embeddings", json={"input": TEXTS, "dimensions": 2, "user": "me"})
+    assert (cut.status_code, cut.json()["message"].split(" (")[0]) == (422, "dimensions: there is no such field")
     np.testing.assert_allclose(client.post("/embed", json={"inputs": TEXTS}).json(), vectors, atol=1e-6)  # TEI's
 
 

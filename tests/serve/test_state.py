@@ -58,7 +58,7 @@ def test_three_shares_are_those_of_a_system(served_index: Path, tiny_checkpoint:
     expected = system_scores(served_index, tiny_checkpoint, THREE, encoder=tiny_bi_encoder)
     assert list(found) == list(expected)
     assert found == pytest.approx(expected, abs=1e-4)
-    assert told == {"shares": {"model": 0.3, "similarity": 0.5, "bm25": 0.2}, "normalise": "z-score"}
+    assert told == {"weights": {"model": 0.3, "similarity": 0.5, "bm25": 0.2}, "normalise": "z-score"}
     # All vectors were made before the first request.
     assert all(PassageVectors.is_complete(segment.store, encoder) for segment in Index.open(served_index).segments)
 
@@ -67,7 +67,7 @@ def test_two_shares_need_no_bi_encoder(served_index: Path, tiny_checkpoint: Path
     shares = Shares(model=0.3, first=0.7)
     with started(served_index, (tiny_checkpoint,), shares) as client:
         found = search(client)
-        told = client.get("/ready").json()["blend"]["shares"]
+        told = client.get("/ready").json()["blend"]["weights"]
     expected = system_scores(served_index, tiny_checkpoint, shares)
     assert list(found) == list(expected)
     assert found == pytest.approx(expected, abs=1e-5)
@@ -127,7 +127,7 @@ def test_what_finds_is_called_what_it_is(served_index: Path, tiny_checkpoint: Pa
         plain = client.post("/search", json={"query": QUERY, "stages": "bm25"}).json()
         only = client.post("/search", json={"query": QUERY, "stages": "rerank"}).json()
     assert ready["stages"] == ["hybrid", "bm25", "rerank", "both"]
-    assert ready["blend"]["shares"] == {"hybrid": 0.4, "model": 0.6}
+    assert ready["blend"]["weights"] == {"hybrid": 0.4, "model": 0.6}
     assert (found["stages"], found["bm25"], found["rerank"], len(found["hybrid"])) == ("hybrid", None, None, 10)
     # Whoever asks for BM25 is given BM25.
     expected = Index.open(served_index).rank(QUERY, k=10)
@@ -263,8 +263,8 @@ def test_a_blend_needs_an_index_and_a_model(served_index: Path, tiny_checkpoint:
     [
         (["--encoder", "x"], "--encoder needs --blend or --hybrid"),
         (["--blend", "0.8", "--fuse", "0.4"], "that sum to at most 1"),
-        (["--fuse", "1.5"], "a share of 1.5 for the first stage"),
-        (["--hybrid", "0"], "a share of 0 for the bi-encoder"),
+        (["--fuse", "1.5"], "a weight of 1.5 for the first stage"),
+        (["--hybrid", "0"], "a weight of 0 for the bi-encoder"),
     ],
 )
 def test_shares_are_checked_before_anything_is_opened(

@@ -88,21 +88,13 @@ def demo(
     print("\n" + as_text(comparison_table(compare(dataset.qrels("dev"), runs, MEASURES))) + "\n")
 
     console.print("[bold]6. Your own documents[/bold]")
-    commands = ["index collection.tsv --out my-index", "search my-index queries.tsv --out bm25.run"]
-    more_runs = ""
-    if lacks is None:
-        fusion = f"--fuse {FIRST_STAGE_SHARE} --set normalise={NORMALISE}"
-        commands += [
-            f"search my-index queries.tsv --hybrid {SHARE} --k 100 --out hybrid.run",
-            f"rerank hybrid.run --queries queries.tsv --collection my-index {fusion} --out best.run",
-        ]
-        more_runs = " hybrid.run best.run"
-    commands += [
-        f"evaluate qrels.txt bm25.run{more_runs}",
-        "serve    # the sample as a page; --index and --model serve yours",
-    ]
-    for command in commands:
-        console.print(f"   rankwell {command}", markup=False, soft_wrap=True)
+    for command, about in (
+        ("index my-files --out my-index", "a csv, tsv, jsonl or parquet file, or a folder of texts"),
+        ('search my-index "a question" --hybrid', "by words and by meaning"),
+        ("serve my-index", "a page and an HTTP API; without my-index, this sample"),
+        ("fit my-data --out my-system", "with judged queries or clicks: keeps what is better, and says by how much"),
+    ):
+        console.print(f"   rankwell {command:<40} # {about}", markup=False, soft_wrap=True)
 
 
 def _show(console: Console, index: Index, query: Query, ranking: Ranking) -> None:

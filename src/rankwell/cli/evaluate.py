@@ -63,18 +63,14 @@ def evaluate(
 
     parsed = parse_measures(measures, rel=rel)
     paths = list(dict.fromkeys(runs if baseline is None or baseline in runs else [baseline, *runs]))
-    for path in paths:
-        if runs.count(path) > 1:
-            typer.echo(f"warning: {path} was given {runs.count(path)} times; it is shown once", err=True)
+    doubts = [f"{path} was given {runs.count(path)} times; it is shown once" for path in paths if runs.count(path) > 1]
     judgments = read_qrels(qrels)
     names = dict(zip(paths, names_of_runs(paths), strict=True))
     named = {name: read_run(path, name=name) for path, name in names.items()}
     if ignore_identical_ids:
         named = {name: run.without_identical_ids() for name, run in named.items()}
     for name, run in named.items():
-        for problem in validate(judgments, run, parsed):
-            if problem.severity == "warning":
-                typer.echo(f"warning: {name}: {problem.message}", err=True)
+        doubts += [f"{name}: {problem.message}" for problem in validate(judgments, run, parsed)]
 
     result: Evaluation | Comparison
     if len(paths) == 1:
@@ -89,3 +85,5 @@ def evaluate(
     else:
         with atomic_text(out) as file:
             file.write(text + "\n")
+    for doubt in doubts:
+        typer.echo(f"warning: {doubt}", err=True)

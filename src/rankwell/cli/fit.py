@@ -69,11 +69,11 @@ def fit(
         ),
     ] = None,
 ) -> None:
-    """Fit a search system to your documents: first stage, re-ranker and shares.
+    """Fit a search system to your documents: first stage, re-ranker and weights.
 
-    Climbs a ladder from BM25 to a re-ranker. Each rung is measured on queries it was not fitted to, and kept only
-    if it is significantly better than the cheaper one below it. Rungs that do not fit into the time are skipped. The
-    result is one folder with everything a search needs and a report. If interrupted, rerun the command to resume.
+    Tries steps from BM25 to a re-ranker. Each is measured on queries it was not fitted to, and kept only if it is
+    significantly better than the cheaper one before it. Steps that do not fit into the time are skipped. The result is
+    one folder with everything a search needs and a report. If interrupted, rerun the command to resume.
 
     Examples:
 

@@ -161,13 +161,13 @@ EncoderOption = Annotated[
     ),
 ]
 SHARE = 0.7
-"""The share of ``--hybrid`` without a number."""
+"""The weight of ``--hybrid`` without a number."""
 Hybrid = Annotated[
     float | None,
     typer.Option(
         "--hybrid",
-        metavar="[SHARE]",
-        help=f"Add dense search with this share of the score, {SHARE} unless given; 1 uses it alone.",
+        metavar="[WEIGHT]",
+        help=f"Add dense search with this weight in the score, {SHARE} unless given; 1 uses it alone.",
     ),
 ]
 VectorChoice = Literal["auto", "exact", "compressed"]

@@ -15,6 +15,7 @@ from rankwell.cli.options import (
     Device,
     EncoderOption,
     Format,
+    Hybrid,
     Model,
     PrecisionOption,
     RayOption,
@@ -61,7 +62,7 @@ def rerank(
         str,
         typer.Argument(
             metavar="RUN",
-            help="Candidates, a TREC or MS MARCO run; or a question, for which BM25's candidates in an index, or all "
+            help="Candidates, a TREC or MS MARCO run; or a question, for which what a search of an index finds, or all "
             "documents of a small collection, are re-ranked.",
         ),
     ],
@@ -85,7 +86,9 @@ def rerank(
     model: Model = DEFAULT,
     depth: Annotated[
         int | None,
-        typer.Option("--depth", min=1, help="Candidates to re-rank per query. Default: 100, or the system's."),
+        typer.Option(
+            "--depth", min=1, help="Candidates to re-rank per query; others follow. Default: 100, or the system's."
+        ),
     ] = None,
     types: Annotated[
         Path | None, typer.Option("--types", help="Query types (qid, tab, label), for the template typed.")
@@ -106,16 +109,17 @@ def rerank(
     ] = None,
     fuse: Annotated[
         float | None,
-        typer.Option("--fuse", metavar="SHARE", help="The share of RUN's scores in the result."),
+        typer.Option("--fuse", metavar="WEIGHT", help="The weight of RUN's scores in the result."),
     ] = None,
     blend: Annotated[
         float | None,
         typer.Option(
             "--blend",
-            metavar="SHARE",
-            help="The bi-encoder's share in the result. The model has what --fuse and --blend leave.",
+            metavar="WEIGHT",
+            help="The bi-encoder's weight in the result. The model has what --fuse and --blend leave.",
         ),
     ] = None,
+    hybrid: Hybrid = None,
     encoder: EncoderOption = None,
     json: AsJson = False,
     ray: RayOption = None,
@@ -151,6 +155,8 @@ def rerank(
 
         rankwell rerank "how do bees keep warm in winter" --collection my-index
 
+        rankwell rerank "how do bees keep warm in winter" --collection my-index --hybrid --fuse 0.5
+
         rankwell rerank bm25.run --queries queries.tsv --collection my-index --model model --out mono.run
 
         rankwell rerank my-engine.run --queries q.tsv --model my-system --out better.run
@@ -183,7 +189,7 @@ def rerank(
     from rankwell.rank.texts import is_system
     from rankwell.scale.rerank import ClusterRanker, RerankJob
 
-    needs(context, {"encoder": "blend", "normalise": ("fuse", "blend")})
+    needs(context, {"encoder": ("blend", "hybrid"), "normalise": ("fuse", "blend")})
     cluster = cluster_of(context, "cache")
     options = read_settings(settings, SETTINGS)
     tag, format = options.pop("tag", "rankwell"), options.pop("format", "trec")
@@ -214,6 +220,7 @@ def rerank(
         fuse=fuse,
         blend=blend,
         encoder=encoder,
+        hybrid=hybrid,
         **options,
     )
     if is_system(model):

@@ -142,7 +142,7 @@ def search(
 
     With --hybrid, BM25 and the bi-encoder each find 1,000 documents, which are ranked by the weighted sum of their
     standardised scores. Document vectors are computed on first use and cached beside the index; rankwell tune --hybrid
-    finds the share. --words re-ranks the best 100 by how similar the most similar word of the document is to each word
+    finds the weight. --words re-ranks the best 100 by how similar the most similar word of the document is to each word
     of the query; `rankwell index --words` stores the vectors of words, or else the first such search does. With --ray,
     each worker holds some of the index's segments and their vectors; the run is the same.
     """

@@ -74,10 +74,10 @@ def serve(
     precision: PrecisionOption = "auto",
     trust_remote_code: TrustRemoteCode = False,
     fuse: Annotated[
-        float | None, typer.Option("--fuse", metavar="SHARE", help="BM25's share of the score in /search.")
+        float | None, typer.Option("--fuse", metavar="WEIGHT", help="BM25's weight in the score in /search.")
     ] = None,
     blend: Annotated[
-        float | None, typer.Option("--blend", metavar="SHARE", help="The bi-encoder's share of the score in /search.")
+        float | None, typer.Option("--blend", metavar="WEIGHT", help="The bi-encoder's weight in the score in /search.")
     ] = None,
     hybrid: Hybrid = None,
     encoder: EncoderOption = None,

@@ -49,7 +49,7 @@ def tune(
     seed: Annotated[int, typer.Option("--seed", help="Seed for assigning queries to folds.")] = 0,
     threads: Threads = 0,
     hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Also tune the share of a bi-encoder, for search --hybrid.")
+        bool, typer.Option("--hybrid", help="Also tune the weight of a bi-encoder, for search --hybrid.")
     ] = False,
     encoder: EncoderOption = None,
     device: Device = None,
@@ -58,7 +58,7 @@ def tune(
         Path | None, typer.Option("--out", "-o", callback=output_file, help="Write all figures to this file as JSON.")
     ] = None,
 ) -> None:
-    """Tune k1 and b, and with --hybrid a bi-encoder's share, on development queries.
+    """Tune k1 and b, and with --hybrid a bi-encoder's weight, on development queries.
 
     Where documents have titles, or names as in code, also tries to build the index with a weight of titles, or with
     --identifiers, in a temporary folder.

@@ -198,7 +198,9 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
                 yield number, text.rstrip("\r\n")
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
-            problem = f"not UTF-8 text (byte 0x{byte:02x} at column {error.start + 1})"
+            source = "utf-16" if number == 1 and byte in (0xFE, 0xFF) else "latin1"
+            problem = f"not UTF-8 text (byte 0x{byte:02x} at column {error.start + 1}); `iconv -f {source} -t utf-8 "
+            problem += f"{Path(path).name} > converted` converts it, if it is {source}"
             raise InputError(path, number, problem) from None
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(path, number + 1, f"broken gzip file ({error})") from None

@@ -8,14 +8,44 @@ the check for negative ones.
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from numba import njit
+from numba.core.event import Event, Listener, register
+
+from rankwell.core.errors import Notice
 
 # Code without arrays of its own needs neither reference counts nor the rewriting of array expressions.
 _PLAIN: dict[str, Any] = {"error_model": "numpy", "no_rewrites": True, "_nrt": False}
 _WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+LONG = 5.0
+
+
+class _Compiler(Listener):
+    """Says what a first command waits for if the compiler takes over ``LONG`` seconds."""
+
+    seconds, depth, begin = 0.0, 0, 0.0
+
+    def on_start(self, event: Event) -> None:
+        if self.depth == 0:
+            self.begin = time.monotonic()
+        self.depth += 1
+
+    def on_end(self, event: Event) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            before, self.seconds = self.seconds, self.seconds + time.monotonic() - self.begin
+            if before < LONG <= self.seconds:
+                line = "compiling native code, once per machine: the next commands start at once"
+                warnings.warn(line, Notice, stacklevel=1)
+
+
+register("numba:compile", _Compiler())  # type: ignore[no-untyped-call]
 
 
 def native(**options: Any) -> Callable[[Any], Any]:

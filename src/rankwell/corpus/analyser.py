@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import Stemmer
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rankwell.core.arrays import pack_strings
 from rankwell.core.errors import RankwellError
@@ -179,6 +179,12 @@ class Analyzer(BaseModel):
         if name is not None and name not in Stemmer.algorithms():
             raise ValueError(f"no stemmer is called {name!r} (known: {', '.join(Stemmer.algorithms())})")
         return name
+
+    @model_validator(mode="after")
+    def _has_what_its_language_needs(self) -> Analyzer:
+        if self.language not in ("en", "none") and "stemmer" not in self.model_fields_set:
+            raise ValueError(f"Analyzer.of({self.language!r}) has the stemmer and the stop words of a language")
+        return self
 
     @field_validator("segmenter")
     @classmethod

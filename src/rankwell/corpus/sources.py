@@ -303,6 +303,10 @@ def open_collection(source: str | os.PathLike[str]) -> Dataset:
     except NoDatasetError:
         folder = TextFolder(Path(source))
         if not folder.files:
+            if not any(folder.folder.iterdir()):
+                raise InputError(
+                    source, None, "an empty folder, expected a data set or texts (.txt, .md, .html)"
+                ) from None
             raise
         return folder
 

@@ -272,7 +272,7 @@ def share_table(tuned: Tuned[Shares]) -> str:
     def option(shares: Shares) -> str:
         return f"--hybrid {shares.similarity:g}" if shares.similarity else "BM25 alone"
 
-    return tuned.table("the bi-encoder's share", lambda shares: shares.similarity, name=option)
+    return tuned.table("the bi-encoder's weight", lambda shares: shares.similarity, name=option)
 
 
 def shares_tried(tuned: Tuned[Shares]) -> dict[str, Any]:

@@ -62,7 +62,9 @@ class FirstStage:
         if not 0 <= self.words <= 1:
             raise RankwellError(f"a weight of {self.words:g} for word vectors; expected a number from 0 to 1")
         if self.encodes and self.encoder is None:
-            named = f"share of {self.share:g} for a bi-encoder" if self.share else f"weight of {self.words:g} for words"
+            named = (
+                f"weight of {self.share:g} for a bi-encoder" if self.share else f"weight of {self.words:g} for words"
+            )
             raise RankwellError(f"a {named}, but no bi-encoder is given")
 
     @property

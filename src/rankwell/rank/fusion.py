@@ -105,7 +105,7 @@ class Shares:
         named = ", ".join(f"{name} {share:g}" for name, share in self.as_dict().items())
         # Negated, so that NaN is refused as well.
         if not (min(self.as_dict().values()) >= 0 and abs(sum(self.as_dict().values()) - 1) <= 1e-9):
-            raise RankwellError(f"the shares are {named}; expected numbers of at least 0 that sum to 1")
+            raise RankwellError(f"the weights are {named}; expected numbers of at least 0 that sum to 1")
 
     @classmethod
     def beside_model(
@@ -117,7 +117,7 @@ class Shares:
         model 0.7, first 0.3 (min-max)
         """
         if not (first >= 0 and similarity >= 0 and first + similarity <= 1):
-            problem = f"a share of {first:g} for the first stage and {similarity:g} for the bi-encoder"
+            problem = f"a weight of {first:g} for the first stage and {similarity:g} for the bi-encoder"
             raise RankwellError(f"{problem}; expected numbers of at least 0 that sum to at most 1")
         return cls(_rest(first, similarity), similarity, first, normalise, missing)
 
@@ -132,7 +132,7 @@ class Shares:
     def hybrid(cls, similarity: float) -> Shares:
         """A bi-encoder's share in hybrid search; BM25 has the rest. Raises unless 0 < share ≤ 1."""
         if not 0 < similarity <= 1:
-            raise RankwellError(f"a share of {similarity:g} for the bi-encoder; expected more than 0 and at most 1")
+            raise RankwellError(f"a weight of {similarity:g} for the bi-encoder; expected more than 0 and at most 1")
         return cls(similarity=similarity, first=_rest(similarity), normalise="z-score")
 
     def as_dict(self) -> dict[str, float]:
@@ -148,9 +148,9 @@ class Shares:
         unknown = [name for name in runs if name not in PARTS]
         lacking = [name for name, share in self.as_dict().items() if share and name not in runs]
         if unknown:
-            raise RankwellError(f"there are no shares for a run called {unknown[0]!r}; expected {', '.join(PARTS)}")
+            raise RankwellError(f"there are no weights for a run called {unknown[0]!r}; expected {', '.join(PARTS)}")
         if lacking:
-            raise RankwellError(f"the shares are {self}, but there is no run called {lacking[0]!r}")
+            raise RankwellError(f"the weights are {self}, but there is no run called {lacking[0]!r}")
 
     def combine(self, candidates: AlignedScores) -> Values:
         """One score for each document."""

@@ -5,7 +5,6 @@ All read their files, ask a system or a model, in this process or on a cluster, 
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -191,8 +190,8 @@ class RerankRequest:
     encoder: str | None = None
     columns: Columns | None = None
     """The fields of the collection, if it is a file."""
-    keep_rest: bool = False
-    """Whether documents below the depth follow the re-ranked ones; otherwise they are left out."""
+    hybrid: float | None = None
+    """For a question: the bi-encoder's weight in the search for candidates."""
     joined: System | None = None
     """A system whose own results the run is joined with before, or whose bi-encoder re-ranks it."""
 
@@ -203,7 +202,7 @@ class RerankRequest:
         if system.ranker is None and (joined is None or not system.first_stage.encodes):
             raise RankwellError(f"{self.model} is a system without a re-ranker; `rankwell search` uses it")
         if self.fuse is not None or self.blend is not None:
-            raise RankwellError("--fuse and --blend go with a model; a system has its own shares")
+            raise RankwellError("--fuse and --blend go with a model; a system has its own weights")
         shares = system.shares or Shares(model=1.0)
         return replace(
             self,
@@ -215,7 +214,6 @@ class RerankRequest:
             blend=shares.similarity or None,
             normalise=shares.normalise,
             encoder=str(system.first_stage.encoder) if shares.similarity else None,
-            keep_rest=True,
         )
 
     @property
@@ -229,6 +227,8 @@ class RerankRequest:
             raise RankwellError(f"--device needs --backend torch, not {self.computing.backend}")
         if self.docids and self.run is not None:
             raise RankwellError("docids go with a question, not with a run")
+        if self.hybrid is not None and (self.run is not None or self.docids):
+            raise RankwellError("--hybrid finds the candidates for a question; a run has its own")
         self.shares  # noqa: B018  (raises)
         if self.windows is not None:
             parse_windows(self.windows)
@@ -259,7 +259,8 @@ class RerankRequest:
         """Candidates without a run."""
         docids = self.docids
         if not docids and (index := find_index(self.collection)) is not None:
-            return Index.open(index).search(queries, k=self.depth, threads=os.cpu_count() or 1)
+            encoder, computing = self.encoder or DEFAULT, vars(self.computing)
+            return System.of_index(index, hybrid=self.hybrid, encoder=encoder, **computing).search(queries, self.depth)
         if not docids:
             documents = islice(resolve_documents(self.collection, self.columns), FEW + 1)
             docids = tuple(document.docid for document in documents)
@@ -317,9 +318,8 @@ class RerankRequest:
         scorer = ranker if workers is None else workers(request)
         begin = time.monotonic()
         scored = scorer.rerank(candidates, queries, texts, depth=self.depth)
-        reranked = Run(add_shares(candidates, scored, self.shares, queries, texts, dense), name=name)
-        if self.keep_rest:
-            reranked = before_rest(reranked, run)
+        reranked = add_shares(candidates, scored, self.shares, queries, texts, dense)
+        reranked = Run(before_rest(reranked, run), name=name)
         seconds = time.monotonic() - begin
         if advice := scorer.truncation.advice():
             # Rankers without a template have neither of the options that the advice names.
@@ -333,7 +333,9 @@ class RerankRequest:
             report.append(f"scores in {reduced} (exact: --precision fp32)")
         report += [f"{cache.hits:,} scores from {self.cache}"] if cache else []
         if (deeper := sum(map(len, run.head(DEEP).values()))) > pairs and self.depth < DEEP:
-            report.append(f"--depth {DEEP} would take about {duration(seconds * deeper / pairs)}")
+            computed = pairs - (cache.hits if cache else 0)
+            if computed:
+                report.append(f"--depth {DEEP} would take about {duration(seconds * deeper / computed)}")
         data = {"texts": digest_texts(texts, candidates), **(dense.encoder.identity if dense else {})}
         return RunResult(reranked, self._manifest(ranker, data), "; ".join(report), queries, texts)
 

@@ -29,7 +29,7 @@ from rankwell.core.checksums import (
     write_checksums,
     write_table,
 )
-from rankwell.core.errors import InputError, RankwellError, folder_error
+from rankwell.core.errors import InputError, RankwellError, folder_error, keywords_instead
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.manifest import Manifest, check_seal, file_digest, read_object, write_sealed
 from rankwell.core.shards import MANIFEST, read_plan
@@ -85,9 +85,9 @@ class System:
         if depth < 1:
             raise RankwellError(f"a system re-ranks {depth} documents; expected 1 or more")
         if shares is not None and ranker is None:
-            raise RankwellError(f"the shares are {shares}, but the system has no ranker")
+            raise RankwellError(f"the weights are {shares}, but the system has no ranker")
         if shares is not None and shares.similarity and first_stage.encoder is None:
-            raise RankwellError(f"the shares are {shares}, but the system has no bi-encoder")
+            raise RankwellError(f"the weights are {shares}, but the system has no bi-encoder")
         self.first_stage, self.ranker, self.depth, self.shares = first_stage, ranker, depth, shares
         self.engine = engine
         self.computing = first_stage.computing if computing is None else computing
@@ -142,7 +142,7 @@ class System:
         try:
             system = cls.from_settings(record, folder, computing)
         except TypeError:
-            raise InputError(folder / SYSTEM, None, "not the description of a system (its shares)") from None
+            raise InputError(folder / SYSTEM, None, "not the description of a system (its weights)") from None
         system.folder, system.card, system.manifest = folder, record["card"], record.get("manifest", {})
         return system
 
@@ -206,6 +206,7 @@ class System:
     def search(self, queries: str, k: int | None = None, **options: Unpack[SearchOptions]) -> list[Answer]: ...
     @overload
     def search(self, queries: Sequence[Query], k: int | None = None, **options: Unpack[SearchOptions]) -> Run: ...
+    @keywords_instead(top_k="k is the number of results", hybrid="System.of_index(index, hybrid=0.7) has the weight")
     def search(
         self, queries: str | Sequence[Query], k: int | None = None, **options: Unpack[SearchOptions]
     ) -> list[Answer] | Run:
@@ -327,16 +328,16 @@ class System:
         """What searches and what re-ranks, in one line.
 
         >>> System.open("my-system").describe()                                    # doctest: +SKIP
-        'BM25 (k1 0.9, b 0.4) and a bi-encoder (share 0.8), the best 50 re-ranked'
+        'BM25 (k1 0.9, b 0.4) and a bi-encoder (weight 0.8), the best 50 re-ranked'
         """
         first, analyzer = self.first_stage, self.index.analyzer
         words = f", title weight {analyzer.title_weight:g}" if analyzer.title_weight != 1 else ""
         words += ", names in code split" if analyzer.identifiers else ""
         parts = [f"BM25 (k1 {first.bm25.k1:g}, b {first.bm25.b:g}{words})"] if first.share < 1 else []
-        parts += [f"a bi-encoder (share {first.share:g})"] if first.share else []
+        parts += [f"a bi-encoder (weight {first.share:g})"] if first.share else []
         line = " and ".join(parts)
         line += f", re-ranked by word vectors (weight {first.words:g})" if first.words else ""
-        line = f"your engine (share {self.engine:g}) joined with {line}" if self.engine else line
+        line = f"your engine (weight {self.engine:g}) joined with {line}" if self.engine else line
         if self.ranker is not None:
             line += f", the best {self.depth} re-ranked"
             line += f" ({self.shares})" if self.shares is not None else ""

@@ -59,7 +59,7 @@ def _steps(step: float) -> int:
     """The number of steps from 0 to 1."""
     steps = round(1 / step) if 0 < step <= 1 else 0
     if abs(steps * step - 1) > 1e-9:
-        raise RankwellError(f"a step of {step:g} between shares; expected 1, 0.5, 0.25, 0.1 or another 1/n")
+        raise RankwellError(f"a step of {step:g} between weights; expected 1, 0.5, 0.25, 0.1 or another 1/n")
     return steps
 
 

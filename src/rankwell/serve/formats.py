@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from rankwell.core.arrays import Scores
 from rankwell.core.errors import RankwellError
@@ -68,10 +68,29 @@ class Limits:
         return {name: getattr(self, name) for name in self.__slots__ if name not in internal}
 
 
-class Body(BaseModel):
-    """Fields that all requests share."""
+WITHOUT_EFFECT = frozenset(
+    "max_tokens_per_doc max_chunks_per_doc rank_fields truncation truncate truncate_prompt_tokens priority user "
+    "normalize rewrite_query".split()
+)
+"""What clients of other services send and a ranking does not depend on here; other unknown fields are refused."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+class Fields(BaseModel):
+    """What requests in any format have in common."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_effect(cls, fields: Any) -> Any:
+        taken = {field.alias or name for name, field in cls.model_fields.items()}
+        if not isinstance(fields, dict):
+            return fields
+        return {n: v for n, v in fields.items() if n in taken or (v is not None and n not in WITHOUT_EFFECT)}
+
+
+class Body(Fields):
+    """Fields that all requests share."""
 
     query: Query = Field(description="The query's text.")
     model: Name | None = Field(None, description="A name from /models. Default: the first.")
@@ -81,8 +100,6 @@ class Body(BaseModel):
 
 class Search(Body):
     """A search of the index."""
-
-    model_config = ConfigDict(extra="forbid")
 
     k: int = Field(10, ge=1, le=LARGEST, description="Results per ranking.")
     offset: int = Field(0, alias="from", ge=0, le=LARGEST, description="Results to skip.")
@@ -98,7 +115,7 @@ class Search(Body):
         None,
         ge=1,
         le=LARGEST,
-        description="Number of first-stage candidates to re-rank. Default: 100, or the depth of the system.",
+        description="Candidates to re-rank. Default: the system's, or what takes about a second, at most 100.",
     )
     words: bool = Field(
         False, description="Return the word of each document that is most similar to each word of the query."
@@ -110,8 +127,6 @@ class Search(Body):
 
 class Explain(Body):
     """A pair to explain: a document's text, or its id in the index."""
-
-    model_config = ConfigDict(extra="forbid")
 
     document: str | None = Field(None, description="The document's text.")
     docid: Annotated[str, StringConstraints(max_length=4096)] | None = Field(
@@ -269,6 +284,7 @@ class TeiRerank(Rerank):
     texts_field = "texts"
 
     texts: list[str] = Field(min_length=1, description="The texts to rank.")
+    top_n: int | None = Field(None, ge=1, le=LARGEST, description="Number of results, as LiteLLM asks. Default: all.")
     return_text: bool = Field(False, description="Return the texts too.")
     truncation_direction: Literal["right", "Right"] = "right"
 
@@ -276,7 +292,7 @@ class TeiRerank(Rerank):
         """A plain list of results."""
         return [
             {"index": number, "score": score, **({"text": self.texts[number]} if self.return_text else {})}
-            for number, score in scored.best()
+            for number, score in scored.best(self.top_n)
         ]
 
 
@@ -295,10 +311,8 @@ class ScoreRequest(Rerank):
         return {**about, "data": data, "usage": scored.usage}
 
 
-class EmbeddingsRequest(BaseModel):
+class EmbeddingsRequest(Fields):
     """A request for vectors in OpenAI's format."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     input: str | list[str] = Field(min_length=1, description="The text or texts.")
     model: Name | None = Field(None, description="The bi-encoder's name. Default: the one that is served.")

@@ -128,8 +128,11 @@ def validated(shape: type[Parsed], fields: dict[str, Any]) -> Parsed:
         return shape.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"])) or "body"
-        raise ApiError(422, "validation", f"{place}: {first['msg']}") from None
+        place, line = ".".join(map(str, first["loc"])) or "body", first["msg"]
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(field.alias or name for name, field in shape.model_fields.items())
+            line = f"there is no such field (known: {known})"
+        raise ApiError(422, "validation", f"{place}: {line}") from None
 
 
 class BodyReader:

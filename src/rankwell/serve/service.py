@@ -40,11 +40,19 @@ from rankwell.serve.formats import (
     Vectors,
 )
 from rankwell.serve.requests import LOG, ApiError, too_late
-from rankwell.serve.state import QID, Holder, Model, Sources, State, WriteJob, search_together
+from rankwell.serve.state import (
+    QID,
+    TOKENS_PER_CANDIDATE,
+    Holder,
+    Model,
+    Sources,
+    State,
+    WriteJob,
+    search_together,
+)
 from rankwell.serve.tracing import part
 
 Result = TypeVar("Result")
-TOKENS_PER_CANDIDATE = 150  # an estimate, until the documents are read
 PREPARING_THREADS = 2
 TEXTS_AT_A_TIME = 32
 SHARE_OF_DEADLINE = 0.75  # that the queue may take: texts are read and tokenised too, and other work may slow it down
@@ -203,8 +211,6 @@ class Service:
         state = self.state
         if state.system is None or state.encoder is None:
             raise ApiError(409, "unavailable", "this service has no bi-encoder; start it with --hybrid or --blend")
-        if body.model is not None and state.aliases.get(body.model, body.model) != state.encoder:
-            raise ApiError(404, "not_found", f"unknown bi-encoder; available: {state.encoder}")
         texts, encoder, lock = body.texts, state.system.first_stage.dense.encoder, state.dense_lock
         self._check_texts("input", texts)
         encode = encoder.encode_queries if body.input_type == "query" else encoder.encode_documents
@@ -448,10 +454,10 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(pool, run_whole, work)
 
     def model(self, state: State, name: str | None) -> Model:
-        """The model of this name or alias; by default the first."""
+        """The model of this name or alias; by default the first, and the only one by any name."""
         if not state.models:
             raise ApiError(409, "unavailable", state.note or "this system has no re-ranker, so it only searches")
-        if name is None:
+        if name is None or len(state.models) == 1:
             return next(iter(state.models.values()))
         name = state.aliases.get(name, name)
         if name not in state.models:

@@ -43,6 +43,7 @@ QID = "query"
 """The id of a request's query in the runs that are fused."""
 NOTHING = Ranking.of([], [])
 WARM_UP = "how do bees keep warm in winter"
+TOKENS_PER_CANDIDATE = 150  # an estimate, until the documents are read
 WARM_UP_TOKENS = 2048
 
 
@@ -192,7 +193,7 @@ class State:
             parts = {"model": shares.model, "similarity": shares.similarity, self.first: shares.first}
         else:
             parts = {self.first: shares.first, "model": shares.model}
-        return {"shares": parts, "normalise": shares.normalise}
+        return {"weights": parts, "normalise": shares.normalise}
 
     @property
     def index(self) -> Index | None:
@@ -206,8 +207,14 @@ class State:
 
     @property
     def depth(self) -> int:
-        """The number of candidates to re-rank, unless a request says otherwise."""
-        return DEPTH if self.system is None else self.system.depth
+        """The number of candidates to re-rank, unless a request says otherwise.
+
+        A fitted system has its own; else it is what the first model can read in about a second.
+        """
+        if self.system is not None and (self.system.folder is not None or not self.models):
+            return self.system.depth
+        tokens, seconds = next((model.warm_up for model in self.models.values()), (0, 0.0))
+        return next((depth for depth in (DEPTH, 50, 20) if depth * TOKENS_PER_CANDIDATE * seconds <= tokens), 10)
 
     @property
     def hybrid(self) -> float | None:

@@ -67,7 +67,7 @@ class FirstStageOptions(Options):
         default=None,
         gt=0,
         le=1,
-        description="The bi-encoder's share in hybrid search; BM25 gets the rest. 1: bi-encoder only, none: BM25 only.",
+        description="The bi-encoder's weight in hybrid search; BM25 gets the rest. 1: only the bi-encoder, none: BM25.",
     )
     encoder: str = Field(default=DEFAULT, description="Bi-encoder for `hybrid`: a folder or name, as in `model.start`.")
     depth: int = Field(default=100, ge=1, description="Candidates per query.")

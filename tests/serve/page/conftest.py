@@ -1,17 +1,9 @@
-"""A real browser and a real service for the page's tests.
-
-Chromium is driven by its DevTools protocol over a pair of pipes, so that no further package is needed; the tests skip
-where there is no browser. ``CHROMIUM`` names one that is not on the path.
-"""
+"""A real browser and a real service for the page's tests: the system's Chromium, driven by Playwright."""
 
 from __future__ import annotations
 
-import base64
 import json
-import os
-import selectors
 import shutil
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -20,133 +12,53 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 
+from ...conftest import find_chromium
 from ..conftest import Live
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage
     from starlette.types import ASGIApp
 
-KEYS = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9}
-
-
-def find_chromium() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-
-
-class Chromium:
-    """A browser; :meth:`page` opens a page of its own profile."""
-
-    def __init__(self, program: str, profile: Path):
-        ours, theirs = os.pipe(), os.pipe()  # commands to the browser, and its answers
-
-        def pipes() -> None:
-            # The browser reads commands from 3 and writes answers to 4.
-            kept = os.dup(ours[0]), os.dup(theirs[1])
-            for number, own in zip((3, 4), kept, strict=True):
-                os.dup2(own, number)
-                os.set_inheritable(number, True)
-
-        options = (
-            "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --mute-audio "
-            "--no-first-run --disable-background-networking --disable-component-update --disable-sync "
-            "--remote-debugging-pipe"
-        )
-        self._process = subprocess.Popen(
-            [program, *options.split(), f"--user-data-dir={profile}", "about:blank"],
-            preexec_fn=pipes,
-            close_fds=False,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(ours[0])
-        os.close(theirs[1])
-        self._commands, self._answers = ours[1], theirs[0]
-        self._answered = selectors.DefaultSelector()  # select() takes no descriptor above 1,023
-        self._answered.register(self._answers, selectors.EVENT_READ)
-        self._number = 0
-        self._rest = b""
-        self.events: list[dict[str, Any]] = []
-
-    def send(self, method: str, session: str | None = None, **params: Any) -> Any:
-        """Do one thing, and wait for its result."""
-        self._number += 1
-        message = {"id": self._number, "method": method, "params": params}
-        if session:
-            message["sessionId"] = session
-        os.write(self._commands, json.dumps(message).encode() + b"\0")
-        while True:
-            found = self._receive(120)
-            if found.get("id") == self._number:
-                if "error" in found:
-                    raise RuntimeError(f"{method}: {found['error']}")
-                return found["result"]
-            self.events.append(found)
-
-    def _receive(self, seconds: float) -> dict[str, Any]:
-        end = time.monotonic() + seconds
-        while b"\0" not in self._rest:
-            if not self._answered.select(max(0.0, end - time.monotonic())):
-                raise TimeoutError("the browser does not answer")
-            part = os.read(self._answers, 1 << 20)
-            if not part:
-                raise RuntimeError("the browser has ended")
-            self._rest += part
-        message, self._rest = self._rest.split(b"\0", 1)
-        found: dict[str, Any] = json.loads(message)
-        return found
-
-    def page(self, width: int = 1280, height: int = 800, *, dark: bool = False) -> Page:
-        """An empty page, as if of a browser that was never used."""
-        context = self.send("Target.createBrowserContext")["browserContextId"]
-        target = self.send("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
-        session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = Page(self, session, context)
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            page.send(f"{domain}.enable")
-        page.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        page.send("Emulation.setEmulatedMedia", features=[scheme])
-        return page
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(10)
-        os.close(self._commands)
-        os.close(self._answers)
+SECONDS = 120
 
 
 class Page:
-    """A page, as a user has it: look, type, press keys, click."""
+    """A page of a browser that was never used before, as a user has it: look, type, press keys, click."""
 
-    def __init__(self, browser: Chromium, session: str, context: str):
-        self._browser, self._session, self._context = browser, session, context
+    def __init__(self, browser: Browser, width: int, height: int, *, dark: bool):
+        size = {"width": width, "height": height}
+        self._context = browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
+        self._page = self._context.new_page()
+        self._page.set_default_timeout(1000 * SECONDS)
+        self.close, self.type = self._context.close, self._page.keyboard.insert_text
+        self.press, self.point = self._page.keyboard.press, self._page.mouse.move
+        self.go_offline, self.add_script = self._context.set_offline, self._page.add_init_script
+        self.send = self._context.new_cdp_session(self._page).send
+        self.complaints: list[str] = []
+        self.asked: set[str] = set()
+        self._page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self._page.on("console", self._note)
+        self._page.on("request", lambda request: self.asked.add(request.url))
 
-    def close(self) -> None:
-        self._browser.send("Target.disposeBrowserContext", browserContextId=self._context)
-
-    def send(self, method: str, **params: Any) -> Any:
-        return self._browser.send(method, self._session, **params)
+    def _note(self, message: ConsoleMessage) -> None:
+        # A refused request is logged by the browser itself; what breaks the content security policy must not be there.
+        if message.type in ("warning", "error") and not message.text.startswith("Failed to load resource"):
+            self.complaints.append(message.text)
 
     def open(self, address: str) -> None:
-        self.send("Page.navigate", url=address)
+        self._page.goto(address, wait_until="commit")
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
-        found = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in found:
-            raise RuntimeError(str(found["exceptionDetails"]))
-        return found["result"].get("value")
+        return self._page.evaluate(script)
 
-    def until(self, script: str, seconds: float = 120.0) -> Any:
+    def until(self, script: str) -> None:
         """Wait until an expression is true."""
-        end = time.monotonic() + seconds
-        while True:
-            # While the page changes there may be nothing to ask yet.
-            found = self.run(f"(() => {{ try {{ return Boolean({script}) }} catch {{ return null }} }})()")
-            if found:
-                return found
+        # The page's security policy forbids Playwright's own wait_for_function, which evaluates in the page's time.
+        end = time.monotonic() + SECONDS
+        while not self.run(f"(() => {{ try {{ return Boolean({script}) }} catch {{ return null }} }})()"):
             assert time.monotonic() < end, f"not true in time: {script}\n{self.text('body')[:2000]}"
-            time.sleep(0.02)
+            self._page.wait_for_timeout(20)
 
     def loaded(self, more: str = "true") -> None:
         """Wait until there are results, and more is true."""
@@ -161,51 +73,17 @@ class Page:
         return str(self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def texts(self, selector: str) -> list[str]:
-        return list(
-            self.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.innerText.trim())")
-        )
+        return [text.strip() for text in self._page.locator(selector).all_inner_texts()]
 
     def click(self, selector: str) -> None:
-        x, y = self.run(
-            f"(() => {{ const one = document.querySelector({json.dumps(selector)});"
-            "one.scrollIntoView({block: 'center'});"
-            "const at = one.getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2] })()"
-        )
-        self.point(x, y)
-        for kind in ("mousePressed", "mouseReleased"):
-            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-
-    def point(self, x: float, y: float) -> None:
-        self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
-    def type(self, text: str) -> None:
-        self.send("Input.insertText", text=text)
-
-    def press(self, key: str) -> None:
-        about = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS.get(key, ord(key[0].upper()))}
-        text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
-        self.send("Input.dispatchKeyEvent", type="keyDown", **about, **text)
-        self.send("Input.dispatchKeyEvent", type="keyUp", **about)
+        self._page.locator(selector).first.click()
 
     def choose(self, label: str, value: str) -> None:
         """Choose of a select."""
-        name = json.dumps(f'select[aria-label="{label}"]')
-        self.run(
-            f"(() => {{ const one = document.querySelector({name}); one.value = {json.dumps(value)};"
-            "one.dispatchEvent(new Event('change')) })()"
-        )
+        self._page.get_by_label(label, exact=True).select_option(value)
 
     def shot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
-
-    def events(self, method: str) -> list[dict[str, Any]]:
-        """What has happened, so far as it was told."""
-        self.run("0")
-        return [
-            one["params"]
-            for one in self._browser.events
-            if one.get("method") == method and one.get("sessionId") == self._session
-        ]
+        self._page.screenshot(path=path)
 
 
 DOCUMENTS = {
@@ -305,35 +183,33 @@ def site(whole_site: Site) -> Iterator[Site]:
     whole_site.faults.clear()
 
 
-@pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+# Playwright keeps an event loop running in the thread of the tests, so others, which start their own, wait for its end.
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
     program = find_chromium()
     if program is None:
         pytest.skip("there is no Chromium here; install one, or name it in CHROMIUM")
-    browser = Chromium(program, tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture
-def new_page(chromium: Chromium) -> Iterator[Callable[..., Page]]:
+def new_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
     """Opens pages; in the end none of them may have failed silently or asked another host for anything."""
     opened: list[Page] = []
 
     def open_page(address: str, width: int = 1280, height: int = 800, *, dark: bool = False) -> Page:
-        opened.append(chromium.page(width, height, dark=dark))
+        opened.append(Page(chromium, width, height, dark=dark))
         opened[-1].open(address)
         return opened[-1]
 
     yield open_page
     for page in opened:
-        assert [one["exceptionDetails"] for one in page.events("Runtime.exceptionThrown")] == []
-        logged = [one["entry"] for one in page.events("Log.entryAdded")]
-        # A refused request is logged by the browser itself; what breaks the content security policy must not be there.
-        assert [one for one in logged if one["source"] != "network" and one["level"] in ("warning", "error")] == []
-        asked = {one["request"]["url"] for one in page.events("Network.requestWillBeSent")}
-        assert {url for url in asked if not url.startswith(("http://127.0.0.1:", "data:"))} == set()
         page.close()
+        assert page.complaints == []
+        assert {url for url in page.asked if not url.startswith(("http://127.0.0.1:", "data:"))} == set()
 
 
 @pytest.fixture

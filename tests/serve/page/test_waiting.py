@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 from tests.serve.page.test_page import QUERY, rank_free, shown
+
+from rankwell.corpus.records import Document
+from rankwell.retrieve.index import Index
 
 Opened = Callable[..., Any]
 
@@ -28,14 +32,14 @@ HELD_BACK = """(() => {
 
 def held_back(new_page: Opened, site: Any) -> Any:
     page = new_page("about:blank")
-    page.send("Page.addScriptToEvaluateOnNewDocument", source=HELD_BACK)
+    page.add_script(HELD_BACK)
     page.open(site.at(q=QUERY))
     page.until("document.querySelector('.waiting') && window.answer")
     return page
 
 
 def test_the_first_stage_answers_at_once_and_the_re_ranker_when_it_is_done(new_page: Opened, site: Any) -> None:
-    said = site.answer("/search", query=QUERY, type="auto")
+    said = site.answer("/search", query=QUERY)
     page = held_back(new_page, site)
     assert rank_free(shown(page, 0)) == [row["docid"] for row in said["bm25"]]
     assert shown(page, 1) == []
@@ -66,13 +70,26 @@ def test_a_re_ranker_that_is_too_slow_leaves_the_first_stage_and_offers_less(new
     assert rank_free(shown(page, 1)) == [row["docid"] for row in said["rerank"]]
 
 
-def test_the_start_suggests_queries_that_find_something(new_page: Opened, site: Any) -> None:
-    page = new_page(site.address)
+TITLED = [Document(str(n), "They shiver.", f"Bees in winter, part {n}") for n in range(9)]
+ASKING = [Document("0", "Do bees sleep in winter? They do not. It is 5 or is it? Yes."), Document("1", "Bees shiver.")]
+
+
+@pytest.mark.parametrize(
+    ("documents", "expected"),
+    [
+        (TITLED, [f"Bees in winter, part {n}" for n in (0, 2, 4, 6)]),
+        (ASKING, ["Do bees sleep in winter?"]),
+    ],
+    ids=["titles", "questions"],
+)
+def test_the_start_suggests_titles_or_questions(
+    new_page: Opened, start_site: Opened, tmp_path: Path, documents: list[Document], expected: list[str]
+) -> None:
+    Index.build(documents, tmp_path / "index")
+    page = new_page(start_site(index=tmp_path / "index").address)
     page.until("document.querySelector('.examples a')")
     examples = page.texts(".examples a")
-    assert 1 <= len(examples) <= 4
-    for example in examples:
-        assert site.answer("/search", query=example, stages="bm25")["candidates"] > 0
+    assert examples == expected
     page.click(".examples a")
     page.loaded()
     assert page.state() == {"q": examples[0]}

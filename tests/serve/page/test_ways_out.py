@@ -57,8 +57,8 @@ def test_a_wrong_key_is_called_so_and_the_next_can_be_typed_at_once(new_page: Op
 
 
 def slow_down(page: Any, milliseconds: int) -> None:
-    conditions = {"latency": milliseconds, "downloadThroughput": -1, "uploadThroughput": -1}
-    page.send("Network.emulateNetworkConditions", offline=False, **conditions)
+    conditions = {"offline": False, "latency": milliseconds, "downloadThroughput": -1, "uploadThroughput": -1}
+    page.send("Network.emulateNetworkConditions", conditions)
 
 
 def test_the_progress_bar_ends_with_a_search_that_was_left(new_page: Opened, site: Any) -> None:
@@ -98,7 +98,7 @@ def test_any_depth_of_an_address_is_the_one_shown(searched: Opened, site: Any) -
 def test_a_layer_or_head_that_is_not_there_gives_the_usual_one(
     new_page: Opened, site: Any, layer: str, head: str
 ) -> None:
-    page = new_page(site.at(q=QUERY, doc="bogue", by="tiny", layer=layer, head=head))
+    page = new_page(site.at(q=QUERY, doc="bogue", by="tiny", why=1, layer=layer, head=head))
     page.until("document.querySelector('canvas')")
     chosen = """['Layer', 'Head'].map((name) => document.querySelector(`#panel select[aria-label="${name}"]`).value)"""
     assert page.run(chosen) == ["2", "mean"]

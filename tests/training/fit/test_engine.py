@@ -94,7 +94,7 @@ def test_an_engine_is_joined_with_the_fitted_search(
     figures = evaluate(open_dataset(data).qrels("train"), expected, "RR@10").mean["RR@10"]
     assert record["judged"]["RR@10"]["mean"] == pytest.approx(figures)
     if record["kept"]:  # not for every engine: the queries are few
-        assert record["system"] == "your engine (share 0.6) joined with BM25 (k1 0.9, b 0.4)"
+        assert record["system"] == "your engine (weight 0.6) joined with BM25 (k1 0.9, b 0.4)"
         assert "rankwell rerank RUN" in said
         assert evaluate(open_dataset(data).qrels("train"), rerank(data, system, tmp_path / "better.run"), "RR@10").mean[
             "RR@10"

@@ -257,7 +257,7 @@ def test_no_queries_give_hybrid_search_and_advice(tmp_path: Path, tiny_bi_encode
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
     assert "What would help most: 50 to 100 real queries" in said
     assert "ms a query" not in said  # there are none to time
-    assert system.describe() == "BM25 (k1 0.9, b 0.4) and a bi-encoder (share 0.7)"
+    assert system.describe() == "BM25 (k1 0.9, b 0.4) and a bi-encoder (weight 0.7)"
     assert "Nothing was measured" in (system.folder / "report.html").read_text()
     assert len(system.search("how do bees keep warm", k=3)) == 3
 

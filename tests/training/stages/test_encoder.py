@@ -163,7 +163,7 @@ def test_a_killed_training_continues_to_the_same_weights(
     [
         (["stages.encoder.tune_queries=500", "data.train_queries=12"], "can be set aside to tune BM25"),
         (["stages.encoder.encoder=first_stage"], "the first stage has no bi-encoder; set first_stage.hybrid"),
-        (["stages.encoder.step=0.3"], "a step of 0.3 between shares"),
+        (["stages.encoder.step=0.3"], "a step of 0.3 between weights"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_trained(

@@ -87,7 +87,7 @@ def test_each_query_has_the_shares_that_were_chosen_without_it(
 
 def test_a_ranker_without_a_share_is_told(tiny_bi_encoder: Path, tmp_path: Path) -> None:
     # All or nothing: BM25 is better than a model of two steps.
-    with pytest.warns(UserWarning, match="the ranker has no share: dev is ranked best without it"):
+    with pytest.warns(UserWarning, match="the ranker has no weight: dev is ranked best without it"):
         run_recipe(make_recipe(tiny_bi_encoder, "stages.tune.step=1"), tmp_path / "out", device="cpu")
 
 

@@ -189,7 +189,7 @@ def test_documents_that_are_cut_are_read_so_by_the_model_it_leaves(
     [
         ({"tune": GRID}, "needs a stage before it that ranks documents"),
         ({"windows": WINDOWS, "tune": {"encoder": None, "folds": 40}}, "folds is 40, but dev has 24 queries"),
-        ({"windows": WINDOWS, "tune": {"encoder": None, "beta": "0.5,1.5"}}, "a share of 1.5 for the first stage"),
+        ({"windows": WINDOWS, "tune": {"encoder": None, "beta": "0.5,1.5"}}, "a weight of 1.5 for the first stage"),
         ({"windows": WINDOWS, "tune": {"encoder": None, "aggregate": ["best"]}}, "no aggregation is called 'best'"),
         (
             {"windows": WINDOWS, "tune": {"encoder": None, "aggregate": [], "weights": 0}},

@@ -246,7 +246,7 @@ def text_table(path: FilePath, first: str, lines: Lines, layout: Layout) -> Tabl
         )
     suffix = Path(os.fspath(path).removesuffix(".gz")).suffix.lower()
     if suffix == ".csv" or ("\t" not in first and layout.is_header(first.split(","), False)):
-        separator = next((mark for mark in ",;\t" if mark in first), ",")
+        separator = next((mark for mark in ",;\t|" if mark in first), ",")
         return _cells(path, _csv_rows(path, lines, separator), layout, tabs=False)
     if "\t" in first or suffix == ".tsv":
         return _cells(path, ((number, line, line.split("\t")) for number, line in lines if line), layout, tabs=True)
@@ -283,7 +283,11 @@ def _cells(path: FilePath, rows: Iterator[tuple[int, str, list[str]]], layout: L
         names = tuple(str(i) for i in range(1, len(cells) + 1)) if layout.by_number else known.get(len(cells), ())
         if not names:
             raise wrong_columns(path, begin, line, cells, known[2], "; if it is a header, use --id and --text")
-        rows = chain([first], rows)
+        second = next(rows, first)
+        if not tabs and not layout.by_number and second[2][0].isdigit() and not re.search(r"\d", cells[0]):
+            ways = f"name its columns, as in --id {cells[0]} --text {cells[-1]}"
+            raise InputError(path, begin, f"looks like a header with other names than id and text; {ways}")
+        rows = chain([first], [second] if second is not first else [], rows)
 
     def read(_: Sequence[str]) -> Iterator[Row]:
         count = len(names)

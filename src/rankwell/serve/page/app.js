@@ -37,7 +37,7 @@ async function render() {
 function panel() {
   const state = read();
   if (!state.doc || !page.found || page.searched !== searchOf(state)) return closePanel();
-  showPanel(state, page, { close, change: (changes) => go({ ...read(), ...changes }, { replace: true }) });
+  showPanel(state, page, { go, close, change: (changes) => go({ ...read(), ...changes }, { replace: true }) });
 }
 
 async function connect(tries = 0) {

@@ -103,7 +103,7 @@ export function start(ready) {
       : ready.hybrid ? `Type a query: words and meaning find it among ${about}.` : `Type a query: BM25 searches ${about}.`),
     ready.examples?.length > 0 && el("p", { class: "examples" }, "Try ",
       ready.examples.map((text) => [el("a", { href: `?${new URLSearchParams({ q: text })}` }, text), " "])),
-    el("ul", { class: "keys" }, [["/", "search"], ["↑ ↓", "through results"], ["← →", "across lists"], ["Enter", "open and explain"], ["Esc", "close"]]
+    el("ul", { class: "keys" }, [["/", "search"], ["↑ ↓", "through results"], ["← →", "across lists"], ["Enter", "open"], ["Esc", "close"]]
       .map(([key, what]) => el("li", {}, el("kbd", {}, key), what))));
 }
 

@@ -5,7 +5,7 @@ import { attentionMap } from "./attention.js";
 import { byId, el, labelled, number, plural } from "./dom.js";
 import { heading, whole } from "./highlight.js";
 import { refusal } from "./notices.js";
-import { title } from "./results.js";
+import { fields, title } from "./results.js";
 import { FIRST } from "./search.js";
 
 const RULES = [["full", "every token"], ["strm", "STRM"], ["strict", "strict"], ["exact_match", "exact match"]];
@@ -26,13 +26,15 @@ export function showPanel(state, page, actions) {
   held.close = actions.close;
   if (held.doc !== state.doc) {
     Object.assign(held, { doc: state.doc, asked: null, explanation: null });
-    frame(state, page);
+    frame(state, page, actions);
   }
   if (!panel.open) panel.showModal();
-  explain(state, page, actions);
+  const fold = byId("fold");
+  if (fold) fold.open = Boolean(state.why);
+  if (fold?.open) explain(state, page, actions);
 }
 
-function frame(state, page) {
+function frame(state, page, actions) {
   const ranks = page.found.lists.map((list, side) => {
     const own = list.rows.find((row) => row.docid === state.doc);
     const rank = own?.rank ?? page.found.lists[1 - side]?.rows.find((row) => row.docid === state.doc)?.other;
@@ -41,17 +43,19 @@ function frame(state, page) {
   const known = page.found.documents[state.doc];
   panel.replaceChildren(el("div", { class: "sheet" },
     el("header", {},
-      el("div", {}, el("h2", { id: "panel-title" }, state.doc), el("p", { class: "ranks" }, ranks)),
+      el("div", {}, el("h2", { id: "panel-title", class: known?.title ? "heading" : "name" }, known?.title ? heading(known) : state.doc), el("p", { class: "ranks" }, known?.title && el("span", { class: "name" }, state.doc), ranks)),
       el("button", { class: "icon", type: "button", "aria-label": "Close", autofocus: true, onclick: () => panel.close() }, "✕")),
-    el("p", { class: "asked" }, el("span", { class: "hidden" }, "Query: "), page.found.query),
-    known?.title && el("h3", { class: "heading" }, heading(known)),
     el("div", { class: "passage" }, known?.text ? whole(known) : "The text of this document is not here."),
+    fields(known?.metadata, state, actions.go),
     known?.words && el("p", { class: "met" }, "Words that met: ", known.words.map(({ query, document, similarity }) => el("span", {
       class: "chip",
       title: `Of this document's words, ${document} is the most similar to ${query}: ${number(similarity)}`,
     }, `${query} ↔ ${document}`))),
     // One line is read out, not the whole explanation.
-    el("p", { class: "hidden", id: "explained", role: "status" }), el("div", { id: "why" })));
+    el("p", { class: "hidden", id: "explained", role: "status" }),
+    page.models.length > 0 && el("details", { id: "fold" },
+      el("summary", { onclick: (event) => { event.preventDefault(); actions.change({ why: byId("fold").open ? "" : 1 }); } }, "Why this score: what the model reads, and its attention"),
+      el("div", { id: "why" }))));
 }
 
 function modelOf(state, page) {
@@ -71,8 +75,7 @@ async function explain(state, page, actions, tries = 0) {
   const { model, explainable } = modelOf(state, page);
   const why = byId("why");
   if (!model) {
-    const reason = page.models.length ? "The models served here keep no attention, so there is nothing to explain." : "There is no model here to explain.";
-    why.replaceChildren(el("p", { class: "muted" }, reason));
+    why.replaceChildren(el("p", { class: "muted" }, "The models served here keep no attention, so there is nothing to explain."));
     return;
   }
   const layer = oneOf(model.layers, state.layer) ?? null;
@@ -125,7 +128,7 @@ function draw(why, found, state, explainable, actions) {
 function verdict(found) {
   const facts = [
     ["p(relevant)", `${number(100 * found.probability, 1)} %`, "Probability that this document is relevant, according to the model"],
-    ["score", number(found.score, 3), "The model's raw score; higher is more relevant"],
+    ["score", number(found.score, 3), "The model's raw score, computed exactly; scores in the list may be rounded (int8) and differ a little"],
     found.type && ["type", found.type, "Query type: the kind of answer the query asks for"],
     ["attention", RULES.find(([name]) => name === found.rule)?.[1] ?? found.rule, "Which tokens may attend to which"],
     found.windows.length > 1 && ["window", `${found.window} of ${found.windows.length}, the best`, "The document is long and was read in parts; the best part counts"],

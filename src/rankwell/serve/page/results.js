@@ -26,11 +26,11 @@ function movement(row, side, otherName) {
   return el("span", { class: `moved ${way}`, title: hint, "aria-label": told }, mark);
 }
 
-// What the index knows of a document besides; a click leaves the documents with the same value.
-function fields(metadata, state, go) {
+// What the index knows of a document besides: an address is a link, a click on another value leaves the documents with it.
+export function fields(metadata, state, go) {
   const values = Object.entries(metadata ?? {}).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
   if (!values.length) return null;
-  return el("p", { class: "fields" }, values.map(([name, value]) => el("button", {
+  return el("p", { class: "fields" }, values.map(([name, value]) => /^https?:\/\//.test(value) ? el("a", { href: value, target: "_blank", rel: "noopener noreferrer" }, `${value.replace(/^https?:\/\//, "")} ↗`) : el("button", {
     type: "button",
     class: "chip",
     title: `Only documents with ${name} ${value}`,
@@ -73,7 +73,7 @@ function card(row, side, list, found, state, { open, go: search }) {
 function unit(list, ready) {
   const blended = list.name !== FIRST && ready.blend;
   const hybrid = list.name === FIRST && ready.hybrid ? { BM25: 1 - ready.hybrid, similarity: ready.hybrid } : {};
-  const shares = Object.entries(blended?.shares ?? hybrid).map(([name, share]) => `${number(100 * share, 0)} % ${title(name)}`);
+  const shares = Object.entries(blended?.weights ?? hybrid).map(([name, share]) => `${number(100 * share, 0)} % ${title(name)}`);
   const own = list.name === FIRST ? "Higher is better. Scores are comparable within one query only." : "The model's raw score (logit). Higher is more relevant.";
   return el("span", { class: "unit", title: shares.join(", ") || own }, blended ? "blended score" : list.name === FIRST ? "score" : "model score");
 }
@@ -127,7 +127,6 @@ export function about(found, state, actions) {
   const times = [`${title(FIRST)} ${milliseconds(found.ms.first)}`, reranked && !pending && `re-ranking ${milliseconds(found.ms.rerank)}`].filter(Boolean);
   return [
     state.filter && el("button", { type: "button", class: "chip", title: "Search without this filter", "aria-label": `Remove the filter ${state.filter}`, onclick: () => actions.go({ ...state, ...PANEL, page: 1, filter: "" }) }, `${state.filter} ✕`),
-    found.type && el("span", { class: "chip", title: "Query type: the kind of answer the query asks for, guessed from its words" }, found.type),
     el("span", { title: times.join(", ") }, `${plural(found.candidates, "candidate")} in ${milliseconds(found.ms.total)}`),
     reranked && el("label", { class: "choice" }, el("span", {}, "re-ranked"),
       select("How many candidates are re-ranked", depths(state.depth).map((n) => [n, `top ${n}`]), state.depth,

@@ -6,8 +6,6 @@ import { MOST } from "./state.js";
 // What finds the candidates, as the service calls it, once the page knows what is served.
 export let FIRST = "bm25";
 export const nameFirst = (ready) => { FIRST = ready.hybrid ? "hybrid" : "bm25"; };
-// By the rules, whether the model reads it or not: it is shown.
-const TYPE = "auto";
 
 // The two sides; a side that is not served falls back to its default, two equal sides are one. An address may be of a
 // time when something else found the candidates.
@@ -31,7 +29,7 @@ function row(entry, other, moved) {
 async function withFirst(state, chosen, model, words, signal, early) {
   const stages = chosen.length === 1 ? (model ? "rerank" : FIRST) : "both";
   const offset = (state.page - 1) * state.k;
-  const body = { query: state.q, k: Math.min(state.k, MOST - offset), from: offset, depth: state.depth, stages, model, type: TYPE, words, ...filtered(state) };
+  const body = { query: state.q, k: Math.min(state.k, MOST - offset), from: offset, depth: state.depth, stages, model, words, ...filtered(state) };
   let done = false;
   const first = chosen.length === 1 ? null : post("search", { ...body, stages: FIRST }, signal).then((answer) => {
     if (!done) early(summary(firstOnly(answer, chosen)));
@@ -66,7 +64,7 @@ function firstOnly(answer, chosen) {
 
 // Two models have no ranks of each other: both rank all candidates, and the page is cut here.
 async function twoModels(state, chosen, words, signal) {
-  const body = { query: state.q, k: state.depth, depth: state.depth, stages: "rerank", type: TYPE, words, ...filtered(state) };
+  const body = { query: state.q, k: state.depth, depth: state.depth, stages: "rerank", words, ...filtered(state) };
   const answers = await Promise.all(chosen.map((model) => post("search", { ...body, model }, signal)));
   const ranks = answers.map((answer) => new Map(answer.rerank.map((entry) => [entry.docid, entry.rank])));
   const begin = (state.page - 1) * state.k;
@@ -94,7 +92,6 @@ function summary(found) {
   return {
     ...found,
     query: first.query,
-    type: first.type,
     split: found.answers.some((answer) => answer.query_split_words.length > 0),
     ms: { first: first.ms[FIRST], rerank: sum("rerank"), total: Math.max(...found.answers.map(({ ms }) => ms.total)) },
   };

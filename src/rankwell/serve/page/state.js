@@ -2,7 +2,7 @@
 
 const DEFAULTS = {
   q: "", filter: "", left: "", right: "", page: 1, k: 10, depth: 100,
-  doc: "", by: "", layer: "", head: "mean", rule: "", map: "cross",
+  doc: "", by: "", why: "", layer: "", head: "mean", rule: "", map: "cross",
 };
 // The depth of an address that names none.
 export const setDepth = (depth) => { DEFAULTS.depth = depth ?? DEFAULTS.depth; };
@@ -37,4 +37,4 @@ export function comparison(name, value) {
 export const both = (before, more) => (before ? `(${before}) and ${more}` : more);
 
 // What a new search, another page or a closed panel forgets.
-export const PANEL = { doc: "", by: "", layer: "", head: "mean", rule: "", map: "cross" };
+export const PANEL = { doc: "", by: "", why: "", layer: "", head: "mean", rule: "", map: "cross" };

@@ -427,4 +427,4 @@ def _read(task: FitTask, step: Step, key: str, folder: Path) -> Rung:
         made |= {"engine": record["by engine"], "doubling": record["doubling"] and tuple(record["doubling"])}
         return Rung(system, runs["judged"] or Run(), step=step, key=key, **made, report=runs["report"])
     except (FileNotFoundError, KeyError, TypeError):
-        raise InputError(folder, None, "not a finished rung; remove it to make it again") from None
+        raise InputError(folder, None, "not a finished step; remove it to make it again") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -310,12 +311,13 @@ def _settings(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command
         (), [f'<tr><td>{name}</td><td class="words">{escape(str(value))}</td></tr>' for name, value in rows.items()]
     )
     yield "<h2>Repeat it, use it</h2>"
+    folder = shlex.quote(task.out.name)
     lines = [
         command,
-        'rankwell search SYSTEM "a question"',
-        "rankwell search SYSTEM queries.tsv --k 100 --out system.run",
+        f'rankwell search {folder} "a question"',
+        f"rankwell search {folder} queries.tsv --k 100 --out system.run",
         f'rankwell evaluate qrels.txt system.run --measures "{" ".join(measures_of(task.measure))}"',
-        "rankwell serve SYSTEM",
+        f"rankwell serve {folder}",
     ]
     yield f"<pre>{escape(chr(10).join(lines))}</pre>"
     yield "<h2>Card</h2>"

@@ -47,7 +47,7 @@ class PairOptions(TuningOptions, ValidatedOptions):
     tune_queries: int = Field(
         default=500,
         ge=5,
-        description="Training queries set aside to select the checkpoint and to tune BM25 and the bi-encoder's share; "
+        description="Training queries set aside to select the checkpoint and to tune BM25 and the bi-encoder's weight; "
         "at most a fifth of all.",
     )
     best: str = Field(
@@ -55,7 +55,7 @@ class PairOptions(TuningOptions, ValidatedOptions):
         description="Measure that selects the checkpoint, on the queries set aside and a sample of documents; or "
         "`last`.",
     )
-    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of the bi-encoder's share.")
+    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of the bi-encoder's weight.")
 
 
 @STAGE_OPTIONS.register("encoder")

@@ -196,7 +196,7 @@ class TuneOptions(Options):
     )
     beta: float | str | None = Field(
         default=None,
-        description="Without a bi-encoder: share of the first stage, or shares to try: FIRST:LAST:STEP or a "
+        description="Without a bi-encoder: weight of the first stage, or weights to try: FIRST:LAST:STEP or a "
         "comma-separated list; none: all multiples of `step`.",
     )
     aggregate: tuple[str, ...] = Field(
@@ -208,7 +208,7 @@ class TuneOptions(Options):
         le=4,
         description="After `windows`: also try all weightings of this many best windows; 0: none.",
     )
-    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grids of shares and weights; each sum to 1.")
+    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grids of weights; they sum to 1.")
     normalise: Normalisation = Field(
         default="z-score", description="Normalisation of the scores within each query before they are added."
     )

@@ -67,7 +67,9 @@ def check(work: Work, stage: RecipeStage[TuneOptions]) -> None:
         raise RankwellError(f"{stage.path}: neither an aggregate nor weights to try")
     if options.encoder is not None:
         if options.beta is not None:
-            raise RankwellError(f"{stage.path}: beta is the first stage's share beside the ranker; set encoder to null")
+            raise RankwellError(
+                f"{stage.path}: beta is the first stage's weight beside the ranker; set encoder to null"
+            )
         find_encoder(work, stage, options.encoder)
     _settings(options)
     if not any(stage_kinds()[earlier.kind].leaves_ranker for earlier in work.recipe.before(stage)):
@@ -89,7 +91,7 @@ def run(work: Work, stage: RecipeStage[TuneOptions], folder: Path) -> StageResul
     write_json(folder / TUNING, described)
     if not tuning.best[0].model:
         warnings.warn(
-            "the ranker has no share: dev is ranked best without it. It has learned too little to help: use more "
+            "the ranker has no weight: dev is ranked best without it. It has learned too little to help: use more "
             "judged queries or more epochs",
             stacklevel=2,
         )
@@ -263,7 +265,7 @@ def draw_shares(measure: str, figures: Iterable[tuple[str, float, Values]], path
         name: (np.array(sorted(line)), mean_intervals(np.stack([line[share] for share in sorted(line)])))
         for name, line in lines.items()
     }
-    draw_sweep(drawn, path, option=f"{option}, the first stage's share", measure=measure)
+    draw_sweep(drawn, path, option=f"{option}, the first stage's weight", measure=measure)
 
 
 def _draw(work: Work, options: TuneOptions, tuning: Tuned[WindowSetting], scored: Scored, folder: Path) -> None:

@@ -1,0 +1,154 @@
+"""The commands on the guide's pages run, in a folder that has the files they name."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+from rankwell import Document, Index, Run, open_dataset, sample, write_run
+
+ROOT = Path(__file__).parents[1]
+NAMES = "quickstart corpus fitting your-engine retrieve rank models evaluation serve scale recipes"
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES.split())]
+LEFT_OUT = {
+    "index hf:": "the Hugging Face hub",
+    "index irds:": "ir_datasets and its downloads",
+    "fit src/rankwell/sample": "three minutes; tests/package runs it",
+    "fit insuranceqa": "a GPU and the data",
+    "fit my-data --out my-system --try": "the Hugging Face hub",
+    "weigh": "Ray, and a trained model; tests/scale runs it",
+    "rerank mono.run": "a trained duoBERT; tests/papers runs it",
+    "types queries.dev.tsv --model": "a trained classifier; tests/papers runs it",
+}
+"""How commands begin that cannot run here, and what they need. Those with --ray and those that leave something out with
+an ellipsis do not run either; recipes are checked (--check), not trained."""
+
+
+LOSS = """
+from rankwell import loss
+from rankwell.training.loop.losses import TWO_LABELS
+
+@loss("worst_pair", TWO_LABELS)
+def worst_pair(scores, labels):
+    return (scores - labels).sum(1)
+"""
+
+
+def commands(page: Path) -> list[list[str]]:
+    text = re.sub(r"\\\n\s*", "", page.read_text(encoding="utf-8"))
+    lines = re.findall(r"^ {4}(?:\$ )?(?:RANKWELL_\w+=\S+ )?(rankwell .*)$", text, re.MULTILINE)
+    return [shlex.split(part, comments=True)[1:] for line in lines for part in line.split(" && ")]
+
+
+def left_out(command: list[str]) -> bool:
+    line = " ".join(command)
+    return "…" in line or "--ray" in line or line.startswith(tuple(LEFT_OUT))
+
+
+def test_few_commands_are_left_out() -> None:
+    every = [command for page in PAGES for command in commands(page)]
+    assert len(every) > 70
+    assert sum(map(left_out, every)) < len(every) // 4
+    assert [start for start in LEFT_OUT if not any(" ".join(one).startswith(start) for one in every)] == []
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Path:
+    """A folder with every file that the pages name."""
+    folder = tmp_path_factory.mktemp("guide")
+    data = open_dataset(sample.FOLDER)
+    qrels = data.qrels("dev")
+    queries = [query for query in data.queries("dev") if query.qid in qrels][:8]
+    wanted = {docid for query in queries for docid in qrels[query.qid]} | {"P136"}
+    documents = sorted(data.documents(), key=lambda document: document.docid not in wanted)[:110]
+    tsv = "".join(f"{document.docid}\t{document.text}\n" for document in documents)
+    asked = "".join(f"{query.qid}\t{query.text}\n" for query in queries)
+    judged = "".join(f"{query.qid} 0 {d} {grade}\n" for query in queries for d, grade in qrels[query.qid].items())
+    lines = [{"id": d.docid, "title": f"On {d.docid}", "text": d.text} for d in documents]
+    for name in ("collection.tsv", "my-data/collection.tsv"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(tsv)
+    (folder / "collection.tsv.gz").write_bytes(gzip.compress(tsv.encode()))
+    for name in ("queries.tsv", "queries.dev.tsv", "q.tsv", "my-data/queries.train.tsv", "my-data/queries.dev.tsv"):
+        (folder / name).write_text(asked)
+    for name in ("qrels.txt", "qrels.dev.txt", "my-data/qrels.train.txt", "my-data/qrels.dev.txt"):
+        (folder / name).write_text(judged)
+    for name in ("articles.jsonl", "changed.jsonl"):
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name in ("articles.csv", "products.csv", "changed.csv"):
+        (folder / name).write_text(
+            "id,text,price,lang,year\nsku-17,A waterproof jacket,90,en,2020\ndoc-2,Eine,5,de,2019\n"
+        )
+    for name in ("mine.tsv", "types.gold.tsv"):
+        (folder / name).write_text("".join(f"{query.qid}\tdescription\n" for query in queries))
+    (folder / "notizen").mkdir()
+    (folder / "notizen" / "eins.md").write_text("# Bienen\n\nDie Bienen halten sich warm.\n")
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(lines), folder / "docs.parquet")
+    Index.build([*documents, *(Document(name, "to be deleted") for name in ("doc-17", "doc-18"))], folder / "my-index")
+    for name in ("bm25", "engine", "noisy", "top20", "bert"):
+        scores = {query.qid: {d.docid: -float(n) for n, d in enumerate(documents)} for query in queries}
+        write_run(Run.from_scores(scores, name=name), folder / f"{name}.run")
+    for name in ("nli/snli.train.tsv", "nli/snli.dev.tsv", "FOLDER/train.tsv", "FOLDER/test.tsv"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        row = "\tBees keep warm.\tBees are warm." if name.startswith("nli") else "\thow do bees keep warm"
+        (folder / name).write_text("".join(f"{label}{row}\n" for label in ("entailment", "neutral") * 4))
+    (folder / "my_losses.py").write_text(LOSS)
+    for name in ("model", "my-model", "ranker/model"):
+        shutil.copytree(tiny_checkpoint, folder / name)
+    return folder
+
+
+def serve(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    line = [sys.executable, "-m", "rankwell", *command, "--port", str(port)]
+    return subprocess.Popen(line, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_run_one_after_the_other(
+    page: Path, files: Path, rankwell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    if page.stem in ("fitting", "your-engine", "serve"):
+        assert rankwell("fit", "my-data", "--out", "my-system", "--minutes", "1", "--device", "cpu").code == 0
+    if page.stem == "serve":
+        assert rankwell("export", "my-model", "--backend", "onnx", "--out", "exported").code == 0
+    monkeypatch.setenv("RANKWELL_WRITING_KEY", "a key")
+    monkeypatch.syspath_prepend(tmp_path)
+    served = []
+    for command in commands(page):
+        if left_out(command):
+            continue
+        if command[0] == "serve":
+            served.append(serve(command, tmp_path))
+            continue
+        out = Path(command[command.index("--out") + 1]) if "--out" in command else None
+        if out is not None and out.is_dir() and command[0] in ("index", "fit") and "--update" not in command:
+            shutil.rmtree(out)
+        check = ["--check"] if command[0] in ("train", "experiment") and "--check" not in command else []
+        done = rankwell(*command, *check)
+        assert done.code == 0, (command, done)
+    for process in served:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        assert any("serving at" in line for line in lines), process.args
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, process.args
+        process.stderr.close()
