@@ -11,6 +11,7 @@ Times are CPU seconds on a CPU, because the other work of a machine counts littl
 
 from __future__ import annotations
 
+import csv
 import json
 import random
 import tempfile
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness import machine, make_parser
+from harness import Table, machine, make_parser
 from rankwell import Index, Ranker
 from rankwell.corpus.datasets import Dataset, open_dataset
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
@@ -34,7 +35,9 @@ from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.dense import DenseRanker, search_both
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.passage_vectors import PassageVectors, PassageWords
+from rankwell.rank.ranker import open_ranker
 from rankwell.rank.tuning import share_grid, tune_fusion
+from rankwell.rank.word_ranker import WordRanker
 
 DEPTH, FEW, MEASURE = 100, 10, "RR@10"
 TIMED_DOCUMENTS, TIMED_QUERIES, BLOCK = 512, 10, 1024
@@ -201,19 +204,110 @@ def lines(number: int, values: dict[str, np.ndarray]) -> Iterator[str]:
         yield "\t".join([str(number), str(row[0]), *(f"{value:.4f}" for value in row[1:])])
 
 
+def beside_pylate(options: Any, data: Dataset, work: Path) -> dict[str, Any]:
+    """Times, memory and scores of PyLate and of rankwell, which re-rank BM25's candidates with one checkpoint."""
+    from pylate import models, rank
+
+    queries, judged = sample(data, options.dev, options.queries)
+    index = Index.build(cut(data, queries, judged, options.documents, work), work / "index")
+    run = index.search(queries, k=DEPTH)
+    docids = [list(run[query.qid].docids) for query in queries]
+    used = sorted({docid for some in docids for docid in some})
+    texts = [query.text for query in queries]
+    theirs, ours = models.ColBERT(options.late, device="cpu"), open_ranker(options.late, device="cpu", words=True)
+    fp32: Any = open_ranker(options.late, device="cpu", precision="fp32", words=True)
+    assert isinstance(ours, WordRanker)
+    encoder, times, found = ours.dense.encoder, dict[str, float](), dict[str, Any]()
+
+    def timed(name: str, work: Callable[[], Any]) -> None:
+        times[name] = round(1000 * seconds(encoder, lambda: found.update({name: work()})) / len(queries), 1)
+
+    vectors = dict(zip(used, theirs.encode(index.texts(used), is_query=False), strict=True))
+    given = [[vectors[docid] for docid in some] for some in docids]
+    for _ in range(2):  # the first time compiles and loads
+        timed("PyLate, queries", lambda: theirs.encode(texts, is_query=True))
+        timed("PyLate, rank.rerank", lambda: rank.rerank(docids, found["PyLate, queries"], given, device="cpu"))
+    few = DocumentStore.build([Document(d, t) for d, t in zip(used, index.texts(used), strict=True)], work / "few")
+    ours.dense.words(few)
+    for _ in range(2):
+        timed("rankwell, queries", lambda: encoder.encode_query_words(texts))
+        timed("rankwell, queries and stored words", lambda: ours.rerank(run, queries, few))
+    timed("rankwell, texts in fp32", lambda: fp32.rerank(run, queries, index))
+    expected = {
+        query.qid: {row["id"]: row["score"] for row in rows}
+        for query, rows in zip(queries, found["PyLate, rank.rerank"], strict=True)
+    }
+    scores = {
+        name: [
+            (expected[qid][docid], score)
+            for qid, ranking in found[name].items()
+            for docid, score in zip(ranking.docids, ranking.scores, strict=True)
+        ]
+        for name in ("rankwell, texts in fp32", "rankwell, queries and stored words")
+    }
+    return {
+        "checkpoint": Path(options.late).name,
+        "queries": len(queries),
+        "documents": len(used),
+        "CPU ms per query": times,
+        "bytes per document": {
+            "PyLate": round(sum(vector.nbytes for vector in vectors.values()) / len(used)),
+            "rankwell": round(sum(path.stat().st_size for path in work.rglob("shard*.words")) / len(used)),
+        },
+        "largest difference of scores": {name: max(abs(a - b) for a, b in pairs) for name, pairs in scores.items()},
+        "mean score": float(np.mean([score for score, _ in scores["rankwell, texts in fp32"]])),
+        "correlation with PyLate's, all pairs": {
+            name: float(np.corrcoef(np.array(pairs).T)[0, 1]) for name, pairs in scores.items()
+        },
+        "machine": machine("pylate", "fast-plaid", "torch"),
+    }
+
+
+def print_tables(folder: Path) -> None:
+    """The tables of docs/retrieve.md, from what was measured; several trainings are averaged."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if "trainings" in record:
+            with path.with_suffix(".tsv").open(encoding="utf-8") as file:
+                rows = list(csv.DictReader(file, delimiter="\t"))
+            values = {name: np.array([float(row[name]) for row in rows]) for name in list(rows[0])[2:]}
+            found.append((record["title"], record["trainings"], values))
+    systems = list(dict.fromkeys(name for _, _, values in found for name in values))
+    table = Table(MEASURE, "documents", "queries", *systems, "gain of words", "words − exact")
+    for title, trainings, values in found:
+        means = [f"{values[name].mean():.3f}"[1:] if name in values else "" for name in systems]
+        differences = [interval(values["words"] - values[name]) for name in ("first stage", "exact")]
+        shown = [f"{mean:+.3f} ± {error:.3f}".replace("0.", ".").replace("-", "−") for mean, error in differences]
+        queries = len(values["words"]) // len(trainings)
+        table.row(title, f"{trainings[0]['documents']:,}", f"{queries:,}", *means, *shown)
+
+
 def main() -> None:
     """Measure, and write what was measured."""
     parser = make_parser(__doc__)
-    parser.add_argument("data")
+    parser.add_argument("data", help="A data set; or `tables`, to print the page's from the results in FOLDER.")
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--title", help="Its name in the table.")
     parser.add_argument("--dev", default="dev", help="The split of the queries.")
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--documents", type=int)
     parser.add_argument("--encoder", nargs="+", default=["rankwell-mini"])
     parser.add_argument("--ranker", help="A cross-encoder to compare with.")
+    parser.add_argument("--late", help="A late-interaction checkpoint: instead, compare with PyLate, on a CPU.")
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path, default=Path("word_vectors.json"))
     options = parser.parse_args()
+    if options.data == "tables":
+        print_tables(options.folder)
+        return
     data, figures, table = open_dataset(options.data), list[dict[str, Any]](), list[str]()
+    if options.late:
+        with tempfile.TemporaryDirectory() as folder:
+            text = json.dumps(beside_pylate(options, data, Path(folder)), indent=1, default=float)
+        options.out.write_text(text + "\n", encoding="utf-8")
+        print(text)
+        return
     for number, name in zip(count(1), options.encoder, strict=False):
         with tempfile.TemporaryDirectory() as folder:
             documents = list(data.documents())[:TIMED_DOCUMENTS]
@@ -224,7 +318,8 @@ def main() -> None:
         figures.append(found)
         table = table or ["\t".join(["training", *values])]
         table += lines(number, values)
-        record = {"data": Path(options.data).name, "split": options.dev, "machine": machine("torch", "numba")}
+        title = options.title or f"{Path(options.data).name}, {options.dev}"
+        record = {"title": title, "machine": machine("torch", "numba")}
         options.out.write_text(json.dumps(record | {"trainings": figures}, indent=1) + "\n", encoding="utf-8")
         options.out.with_suffix(".tsv").write_text("\n".join(table) + "\n", encoding="utf-8")
         print(json.dumps(found, indent=1), flush=True)
