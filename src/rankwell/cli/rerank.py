@@ -46,6 +46,7 @@ SETTINGS: dict[str, Any] = {
     "tsv": bool,
     "docids": str,
     "label": str,
+    "words": bool,
     "id": str,
     "text": str,
     "title": str,
@@ -142,7 +143,8 @@ def rerank(
     normalise: how scores are normalised before --fuse and --blend combine them: min-max (the default), z-score, none.
 
     docids: with a question, the documents to re-rank (ID,ID,...); label: of several classes, the one that means
-    relevant (default: entailment).
+    relevant (default: entailment); words: true compares texts by the word vectors of --model, a bi-encoder, which are
+    computed unless the index stores them. Models like ColBERT always do.
 
     id, text, title: fields or columns of --collection. Default: recognised by their names.
 

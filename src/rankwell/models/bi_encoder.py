@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import cached_property, lru_cache, partial
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.batch import Batch, Placer
 from rankwell.models.bi_encoder_modules import Modules, read_base, read_length, read_modules, read_prompts
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.folders import load_encoder
@@ -37,15 +39,13 @@ from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder
 from rankwell.models.heads import pool_states
 from rankwell.models.int8 import int8_lacks
+from rankwell.models.late_interaction import LateInteraction, read_late_interaction
+from rankwell.models.layout import Layout
 from rankwell.models.vector_layers import Dense
 
 TEXTS_AT_A_TIME = 8192
 PIECES_AT_A_TIME = 1 << 22
 DEFAULT_LENGTH = 256
-
-WORD_WIDTH = 320
-"""The most dimensions of a word vector."""
-FEW_WORDS = 128
 
 Vectors = NDArray[np.float32]
 
@@ -69,6 +69,7 @@ class BiEncoder:
     ``budget``           tokens computed at a time (see :class:`~rankwell.models.compute.Compute`)
     ``name``             identifies what makes an exact vector of a document; see :attr:`name`
     ``base_name``        the name that it would have without dense layers
+    ``late``             how an encoder that was trained for late interaction reads texts and makes word vectors
     ===================  ===============================================================================================
     """
 
@@ -89,6 +90,7 @@ class BiEncoder:
         budget: int | None = None,
         name: str = "",
         base_name: str = "",
+        late: LateInteraction | None = None,
     ):
         if isinstance(encoder, str | Path):
             raise RankwellError(f"BiEncoder.from_pretrained({str(encoder)!r}) opens a model")
@@ -106,7 +108,9 @@ class BiEncoder:
         self.tokenizer = tokenizer
         self.modules = modules or Modules()
         self.reader = Reader.of_texts(tokenizer, max_length, segments=encoder.config.type_vocab_size)
-        self.query_prompt, self.document_prompt = query_prompt, document_prompt
+        query_length = max_length if late is None else late.query_length
+        self._query_reader = Reader.of_texts(tokenizer, query_length, segments=encoder.config.type_vocab_size)
+        self.late, self.query_prompt, self.document_prompt = late, query_prompt, document_prompt
         for prompt in filter(None, (query_prompt, document_prompt)):
             self._check_room(prompt)
         self.exact_name, self._base_name = name, base_name
@@ -134,16 +138,26 @@ class BiEncoder:
         checkpoint = describe(folder)
         if not checkpoint.has_vectors:
             raise RankwellError(f"{folder} is a cross-encoder, which has no vectors to compare")
-        encoder, _, tokenizer = load_encoder(folder, causal=True, trust_remote_code=trust_remote_code)
-        prompts = read_prompts(checkpoint)
+        encoder, tensors, tokenizer = load_encoder(folder, causal=True, trust_remote_code=trust_remote_code)
+        late = read_late_interaction(checkpoint, tensors, tokenizer)
+        prompts = read_prompts(checkpoint) if late is None else late.prompts
         query_prompt = prompts[0] if query_prompt is None else query_prompt
         document_prompt = prompts[1] if document_prompt is None else document_prompt
-        modules = read_modules(checkpoint, encoder.config.hidden_size, prompted=bool(query_prompt or document_prompt))
         known = encoder.config.max_position_embeddings
-        length = min(max_length or read_length(folder) or tokenizer.max_length or DEFAULT_LENGTH, known)
+        if late is None:
+            prompted = bool(query_prompt or document_prompt)
+            modules, recorded = (
+                read_modules(checkpoint, encoder.config.hidden_size, prompted=prompted),
+                read_length(folder),
+            )
+        else:  # a text has no vector but the mean of those of its words
+            modules, recorded = Modules("mean", False, late.layers, late.layers), late.document_length
+        length = min(max_length or recorded or tokenizer.max_length or DEFAULT_LENGTH, known)
         base_name = read_base(checkpoint) or digest([encoder_digest(folder), modules.pooling, length, document_prompt])
         if (most := modules.truncate) is not None or modules.similarity != "cosine":
             base_name = digest([base_name, most, modules.similarity, modules.unit])
+        if late is not None:
+            base_name = digest([base_name, late.skipped.tolist()])
         layers = [layer.name for layer in modules.document]
         return cls(
             encoder,
@@ -157,6 +171,7 @@ class BiEncoder:
             budget=budget,
             name=digest([base_name, modules.normalised, *layers]) if layers else base_name,
             base_name=base_name,
+            late=late,
         )
 
     @property
@@ -169,7 +184,8 @@ class BiEncoder:
     @property
     def word_width(self) -> int:
         """W, the number of dimensions of a word vector."""
-        return min(WORD_WIDTH, int(self.encoder.config.hidden_size))
+        layers = () if self.late is None else self.late.layers
+        return len(layers[-1].weight) if layers else int(self.encoder.config.hidden_size)
 
     @property
     def base(self) -> BiEncoder | None:
@@ -219,19 +235,19 @@ class BiEncoder:
 
     def encode_queries(self, texts: Sequence[str]) -> Vectors:
         """The vectors (N, H) of queries, of length 1 unless the model compares by the dot product."""
-        return self._encode(self.query_prompt, texts, self.modules.query)
+        return self._encode(texts, self.modules.query, of_query=True)
 
     def encode_documents(self, texts: Sequence[str], words: list[Vectors] | None = None) -> Vectors:
         """The vectors (N, H) of documents, of length 1 unless the model compares by the dot product.
 
         If a list ``words`` is given, the vectors (T, W) of each document's words are appended to it, of length 1.
         """
-        return self._encode(self.document_prompt, texts, self.modules.document, words)
+        return self._encode(texts, self.modules.document, words)
 
     def encode_query_words(self, texts: Sequence[str]) -> list[Vectors]:
         """The vectors (T, W) of the words of each query, of length 1. Words are the encoder's tokens."""
         words: list[Vectors] = []
-        self._encode(self.query_prompt, texts, (), words)
+        self._encode(texts, self.modules.query, words, of_query=True)
         return words
 
     def encode_tokens(
@@ -258,6 +274,8 @@ class BiEncoder:
     @cached_property
     def prompt_pieces(self) -> Pieces | None:
         """The pieces of the documents' prompt; ``None`` if a text after it has other pieces than alone."""
+        if self.late is not None:
+            return self.late.marks[1]
         prompt, texts = self.document_prompt, ["a", "."]  # some tokenizers join punctuation marks to one word
         # A space at the end belongs to the next word, if to any.
         front = self.tokenizer.encode([prompt.rstrip()])
@@ -272,65 +290,80 @@ class BiEncoder:
             raise RankwellError(f"the prompt {prompt!r} has {pieces} pieces: no room is left in a length of {most}")
 
     def _encode(
-        self, prompt: str, texts: Sequence[str], layers: Sequence[Dense], words: list[Vectors] | None = None
+        self,
+        texts: Sequence[str],
+        layers: Sequence[Dense],
+        words: list[Vectors] | None = None,
+        *,
+        of_query: bool = False,
     ) -> Vectors:
         parts = [np.zeros((0, self.width), np.float32)]
         for begin in range(0, len(texts), TEXTS_AT_A_TIME):
-            prompted = [prompt + text for text in texts[begin : begin + TEXTS_AT_A_TIME]]
-            parts.append(self._encode_pieces(self.tokenizer.encode(prompted), layers, words))
+            pieces = self._pieces(texts[begin : begin + TEXTS_AT_A_TIME], of_query)
+            parts.append(self._encode_pieces(pieces, layers, words, of_query=of_query))
         return np.concatenate(parts)
 
-    def _encode_pieces(self, pieces: Pieces, layers: Sequence[Dense], words: list[Vectors] | None = None) -> Vectors:
-        sequences = self.reader.lay_out({"query": pieces}).sequences
+    def _pieces(self, texts: Sequence[str], of_query: bool) -> Pieces:
+        prompt = self.query_prompt if of_query else self.document_prompt
+        if self.late is None:
+            return self.tokenizer.encode([prompt + text for text in texts])
+        return self.tokenizer.encode(texts).after(self.late.marks[0 if of_query else 1])
+
+    def _lay_out(self, pieces: Pieces, of_query: bool) -> Sequences:
+        sequences = (self._query_reader if of_query else self.reader).lay_out({"query": pieces}).sequences
+        return self.late.expand(sequences) if self.late is not None and of_query else sequences
+
+    def _encode_pieces(
+        self, pieces: Pieces, layers: Sequence[Dense], words: list[Vectors] | None = None, *, of_query: bool = False
+    ) -> Vectors:
+        sequences = self._lay_out(pieces, of_query)
         shape = len(sequences.tokens), self.word_width
-        rotated = None if words is None else torch.empty(shape, device=self.device)
+        tokens = None if words is None else torch.empty(shape, device=self.device)
         forward = partial(self._vectors, words=words is not None)
-        pooled = self._compute.run(sequences, forward, self.encoder.config.hidden_size, rotated)
-        if words is not None and rotated is not None:
-            words += np.split(rotated.cpu().numpy(), sequences.ends[:-1])
+        pooled = self._compute.run(sequences, forward, self.encoder.config.hidden_size, tokens)
+        if words is not None and tokens is not None:
+            kept = np.ones(shape[0], np.bool_) if of_query else self._compared(sequences)
+            words += np.split(tokens.cpu().numpy()[kept], np.cumsum(kept)[sequences.ends - 1][:-1])
         return self._map(pooled, layers).cpu().numpy()
+
+    def _compared(self, documents: Sequences) -> NDArray[np.bool_]:
+        """Which tokens of documents are words that are compared."""
+        return ~np.isin(documents.tokens, [] if self.late is None else self.late.skipped)
 
     def name_words(self, text: str, *, of_query: bool = False) -> list[str]:
         """The names of a text's words, in the order of their vectors; a piece has the name of its whole word."""
-        prompt = self.query_prompt if of_query else self.document_prompt
-        sequence = self.reader.lay_out({"query": self.tokenizer.encode([prompt + text])}).sequences
+        sequence = self._lay_out(self._pieces([text], of_query), of_query)
         names: dict[int, str] = {}
         for word, name in zip(sequence.words.tolist(), self.tokenizer.token_names(sequence.tokens), strict=True):
             names[word] = names.get(word, "") + name.removeprefix("##").strip("▁Ġ")
-        return [names[word] for word in sequence.words.tolist()]
+        kept = np.ones(len(sequence.tokens), np.bool_) if of_query else self._compared(sequence)
+        return [names[word] for word in sequence.words[kept].tolist()]
 
     def _vectors(self, batch: Sequences, *, words: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         """The vectors of texts and, if wanted, of their words."""
         first_only = self.modules.pooling == "first" and not words
-        pooled = states = self.encoder(*self._compute.place(batch), first_only=first_only).float()
+        pooled = states = self.encoder(*self._place(batch), first_only=first_only).float()
         if not first_only:
             lengths = torch.from_numpy(batch.lengths()).to(self.device)
             pooled = pool_states(states, lengths, self.modules.pooling)
         vectors = functional.normalize(pooled, dim=1) if self.modules.normalised else pooled
-        if not words:
-            return vectors
-        rotation = self._word_rotation
-        # For a small matrix product other threads would start, and then wait busily for more; einsum has none.
-        few = len(states) <= FEW_WORDS and self.device.type == "cpu"
-        rotated = torch.from_numpy(np.einsum("th,hw->tw", states, rotation)) if few else states @ rotation
-        return vectors, functional.normalize(rotated, dim=1)
+        for layer in self.late.layers if words and self.late is not None else ():
+            states = layer(states)
+        return (vectors, functional.normalize(states, dim=1)) if words else vectors
 
-    @cached_property
-    def _word_rotation(self) -> Tensor:
-        """(H, W): a few dimensions of a random rotation keep angles, and are all equally informative."""
-        rotation = random_rotation(self.encoder.config.hidden_size)
-        return torch.from_numpy(rotation[:, : self.word_width]).to(self.device)
-
-
-@lru_cache(maxsize=4)
-def random_rotation(width: int) -> Vectors:
-    """A random orthogonal matrix (W, W), the same on every machine."""
-    # RandomState's numbers are the same in all versions of numpy, and with a positive diagonal a QR factorisation is
-    # unique.
-    normal = np.random.RandomState(0).standard_normal((width, width))
-    orthogonal, triangle = np.linalg.qr(normal)
-    rotation: Vectors = (orthogonal * np.sign(np.diag(triangle))).astype(np.float32)
-    return rotation
+    def _place(self, batch: Sequences) -> Batch:
+        """A batch on the device, in which nothing attends to the tokens that fill up queries unless it should."""
+        late = self.late
+        seen = np.ones(1, np.bool_) if late is None or late.attends else batch.tokens != late.expansion
+        if late is None or seen.all():
+            return self._compute.place(batch)
+        placed = Placer(self.device, "full")(batch)  # the kernels for packed batches know no such mask
+        layout = placed.layout
+        assert isinstance(layout, Layout)
+        mask = torch.from_numpy(seen).to(self.device).view(layout.batch, 1, 1, layout.longest)
+        if isinstance(self.encoder, Encoder):
+            mask = mask.expand(-1, -1, layout.longest, -1).contiguous()
+        return placed._replace(layout=replace(layout, mask=mask))
 
 
 def _dtype(precision: Precision, encoder: Encoder | ForeignEncoder, device: str | None) -> DTypeName | None:

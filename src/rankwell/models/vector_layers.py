@@ -103,11 +103,11 @@ def read_pooling(path: Path, *, prompted: bool = False) -> PoolingKind:
     raise InputError(path, None, f"pooling by {', '.join(modes) or 'nothing'}; expected one of {', '.join(POOLING)}")
 
 
-def read_dense(folder: Path) -> Dense:
-    """A module ``Dense`` on vectors."""
+def read_dense(folder: Path, vectors: str = VECTOR) -> Dense:
+    """A module ``Dense`` on ``vectors``, which are those of texts or of words."""
     settings = _dense_settings(folder)
-    ends = {settings.get("module_input_name", VECTOR), settings.get("module_output_name") or VECTOR}
-    if ends != {VECTOR} or settings.get("use_residual"):
+    ends = {settings.get("module_input_name", vectors), settings.get("module_output_name") or vectors}
+    if ends != {vectors} or settings.get("use_residual"):
         problem = "expected a dense layer on vectors, without a residual"
         raise InputError(folder / "config.json", None, problem)
     weight, bias = _dense_tensors(folder)

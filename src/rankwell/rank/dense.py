@@ -77,7 +77,7 @@ class DenseRanker:
         return Run(rankings, name="dense")
 
     def compare_words(self, run: Run, queries: Sequence[Query], texts: Texts) -> Run:
-        """A run of the same documents by their words: how similar the most similar word is, on the query's average.
+        """A run of the same documents by their words: the sum, over those of the query, of the highest similarity.
 
         Word vectors that are not stored yet are computed first.
         """
@@ -87,12 +87,24 @@ class DenseRanker:
         def compare(place: int) -> Ranking:
             docids = rankings[place].docids
             similarities, _ = self.match_words(docids, words[place], texts)
-            return Ranking.of(docids, similarities.mean(axis=1))
+            return Ranking.of(docids, similarities.sum(axis=1))
 
         rankings = list(run.values())
         for store in texts.documents.stores:
             self.words(store)  # opened before several threads need it
         return Run(dict(zip(run, map_lanes(compare, range(len(rankings))), strict=True)), name="words")
+
+    def compare_texts(self, query: str, texts: Sequence[str]) -> Vectors:
+        """The scores (N,) of :meth:`compare_words` for texts, from all numbers of their word vectors."""
+        words: list[Vectors] = []
+        [asked] = self.encoder.encode_query_words([query])
+        self.encoder.encode_documents(texts, words)
+        return np.array([(document @ asked.T).max(axis=0).sum() for document in words], np.float32)
+
+    def has_words(self, texts: Texts) -> bool:
+        """Whether the word vectors of all documents are stored."""
+        stores = texts.documents.stores
+        return not any(store.in_memory or not PassageWords.is_complete(store, self.encoder) for store in stores)
 
     def match_words(self, docids: Sequence[str], words: Vectors, texts: Texts) -> tuple[Vectors, Rows]:
         """The similarities and numbers (N, Q) of the words of documents that are most similar to words (Q, W)."""

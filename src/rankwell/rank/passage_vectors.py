@@ -29,7 +29,7 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.rankers import open_encoder
-from rankwell.rank.vector_records import word_bytes, word_table
+from rankwell.rank.vector_records import WORD_BITS, word_codes, word_table
 from rankwell.rank.vector_search import has_kernel
 
 SMALLEST_SHARD, LARGEST_SHARD = 1 << 5, 1 << 14
@@ -136,10 +136,10 @@ class PassageVectors:
 class PassageWords:
     """The word vectors of all documents of a store, numbered as the store numbers them."""
 
-    def __init__(self, shards: Shards, width: int):
+    def __init__(self, shards: Shards):
         shards.check()
-        self.width, self.folder, self._size = width, shards.folder, shards.size
-        self._parts = [WordShard(shards, number, word_bytes(width)) for number in range(len(shards))]
+        self.folder, self._size = shards.folder, shards.size
+        self._parts = [WordShard(shards, number, WORD_BITS // 8) for number in range(len(shards))]
 
     @classmethod
     def open(cls, store: DocumentStore, encoder: BiEncoder) -> PassageWords:
@@ -152,8 +152,7 @@ class PassageWords:
         if shards.pending():
             _compute(store, encoder, _shards(store, encoder), shards)
             _remove_known(store, encoder.name + WORDS)
-        blocks = partial(_word_blocks, width=word_bytes(encoder.word_width))
-        return cls(merge_shards(shards, blocks) if store.writable else shards, encoder.word_width)
+        return cls(merge_shards(shards, _word_blocks) if store.writable else shards)
 
     @staticmethod
     def is_complete(store: DocumentStore, encoder: BiEncoder) -> bool:
@@ -210,13 +209,12 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Sh
     """
     wants = words is None or (bool(shards.pending()) and shards.size == words.size)
     known, _, kept = known_vectors(store, encoder.name, encoder.width, np.float16)
-    size = word_bytes(encoder.word_width)
-    word_rows, word_lengths, word_codes = known_vectors(store, encoder.name + WORDS, size, np.uint8)
+    word_rows, word_lengths, codes = known_vectors(store, encoder.name + WORDS, WORD_BITS // 8, np.uint8)
     has_vector, has_words = np.full(len(store), not wants), np.full(len(store), words is None)
     has_vector[known] = has_words[word_rows] = True
     skipped = has_vector & has_words
     usable = skipped[word_rows]
-    word_codes = word_codes[np.repeat(usable, word_lengths)]
+    codes = codes[np.repeat(usable, word_lengths)]
     word_rows, word_lengths = word_rows[usable], word_lengths[usable]
     # Dense layers are applied to stored vectors, which are much more expensive to compute.
     base = None if encoder.base is None or skipped.all() else PassageVectors.open(store, encoder.base)
@@ -247,10 +245,11 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Sh
         begin, end = (int(word_lengths[:row].sum()) for row in (here.start, here.stop))
         owners = np.concatenate([word_rows[here], numbers])
         lengths = np.concatenate([word_lengths[here], np.array([len(words) for words in found], np.int64)])
-        codes = np.concatenate([word_codes[begin:end], *(np.packbits(words >= 0, axis=1) for words in found)])
+        new = word_codes(np.concatenate(found)) if found else codes[:0]
+        joined = np.concatenate([codes[begin:end], new])
         order = np.argsort(owners)
         file.write(np.cumsum(lengths[order]).data)
-        file.write(codes[gather((np.cumsum(lengths) - lengths)[order], lengths[order])].data)
+        file.write(joined[gather((np.cumsum(lengths) - lengths)[order], lengths[order])].data)
 
     def work(items: range, file: IO[bytes]) -> None:
         numbers = items.start + np.flatnonzero(~skipped[items.start : items.stop])
@@ -289,7 +288,7 @@ def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int
     width, suffix = encoder.width, ".f16"
     if words:
         name, folder = name + WORDS, folder.with_name(folder.name + WORDS)
-        size, width, suffix = recorded_size(folder) or size, word_bytes(encoder.word_width), ".words"
+        size, width, suffix = recorded_size(folder) or size, WORD_BITS // 8, ".words"
     config = {"model": name, "tokens": encoder.tokenizer.digest, "width": width}
     return stored_shards(Shards(folder, len(store), size or shard_size(encoder), config, suffix=suffix))
 
@@ -319,13 +318,13 @@ def vector_blocks(shards: Shards, numbers: range, width: int) -> Iterator[Array]
         yield shards.map(number, np.float16, (len(shards.items(number)), width)).whole()
 
 
-def _word_blocks(shards: Shards, numbers: range, width: int) -> Iterator[Array]:
-    base = 0
-    for number in numbers:
-        yield (part := WordShard(shards, number, width)).ends + base
+def _word_blocks(shards: Shards, numbers: range) -> Iterator[Array]:
+    base, parts = 0, [WordShard(shards, number, WORD_BITS // 8) for number in numbers]
+    for part in parts:
+        yield part.ends + base
         base += len(part.rows)
-    for number in numbers:
-        yield WordShard(shards, number, width).whole()
+    for part in parts:
+        yield part.whole()
 
 
 def merge_shards(shards: Shards, blocks: Blocks) -> Shards:

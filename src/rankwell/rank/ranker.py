@@ -45,7 +45,7 @@ from rankwell.rank.pairs import (
     is_pair,
     split_rankings,
 )
-from rankwell.rank.rankers import RANKERS, AnyRanker, kind_of, queries_by_id
+from rankwell.rank.rankers import RANKERS, WORDS, AnyRanker, kind_of, queries_by_id
 from rankwell.rank.rankers import check_options as check_kind
 from rankwell.rank.texts import Documents, Texts, distinct, make_tokens
 
@@ -409,19 +409,20 @@ def open_ranker(
     device: str | None = None,
     precision: Precision | None = None,
     trust_remote_code: bool = False,
+    words: bool = False,
     **options: Any,
 ) -> AnyRanker:
-    """Open a ranker of any kind.
+    """Open a ranker of any kind; with ``words``, a bi-encoder that compares texts word by word.
 
     ``options`` are those of :meth:`Ranker.from_pretrained <rankwell.rank.ranker.Ranker.from_pretrained>`. Raises for
     options that the kind does not support.
     """
     folder = find_model(model, code=trust_remote_code)
-    kind = kind_of(folder)
+    kind = WORDS if words else kind_of(folder)
     options |= {"trust_remote_code": True} if trust_remote_code else {}
     computing = {"backend": backend if backend != "torch" else None, "device": device, "precision": precision}
     options |= {option: value for option, value in computing.items() if value is not None}
-    check_kind(folder, **options)
+    check_kind(folder, kind, **options)
     if kind is None:
         ranker = Ranker(folder, **options)
         ranker.template.require("query", "document")

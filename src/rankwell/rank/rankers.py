@@ -2,7 +2,8 @@
 
 A new kind is a class with the methods of :class:`AnyRanker`, a ``from_pretrained``, and ``options``, the names of what
 that takes; it is registered as ``NAME`` in :data:`RANKERS`. A folder is of that kind if it holds ``NAME.json``, or if
-its ``rankwell.json`` has the template ``NAME``. All other folders hold cross-encoders.
+its ``rankwell.json`` has the template ``NAME``. Encoders trained for late interaction are of the kind ``words``. All
+other folders hold cross-encoders.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class AnyRanker(Reranker, Protocol):
 
 RANKERS: Registry[Any] = Registry("ranker")
 """The kinds of rankers besides the cross-encoder."""
+WORDS = "words"
+"""The kind of bi-encoders that re-rank by their word vectors."""
 
 
 def kind_of(model: str | Path) -> str | None:
@@ -82,7 +85,10 @@ def kind_of(model: str | Path) -> str | None:
     if (name := _kind_by_file(folder)) is not None:
         return name
     try:
-        template = (describe(folder).ranker or {}).get("template")
+        checkpoint = describe(folder)
+        if checkpoint.compares_words:
+            return WORDS
+        template = (checkpoint.ranker or {}).get("template")
     except (OSError, RankwellError):
         return None  # loading the folder says what is wrong with it
     name = template.get("name") if isinstance(template, dict) else None
@@ -93,9 +99,8 @@ def _kind_by_file(folder: Path) -> str | None:
     return next((name for name in RANKERS if (folder / f"{name}.json").is_file()), None)
 
 
-def check_options(model: str | Path, **options: object) -> None:
+def check_options(model: str | Path, kind: str | None, **options: object) -> None:
     """Raise for the first option that is set but that the kind of ranker does not have; ``auto`` is not set."""
-    kind = kind_of(model)
     known = None if kind is None else RANKERS[kind].options
     for option, value in options.items():
         if value not in (None, {}, "auto") and known is not None and option not in known:

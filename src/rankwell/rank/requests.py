@@ -37,7 +37,7 @@ from rankwell.rank.cache import ScoreCache
 from rankwell.rank.first_stage import WORDS_DEPTH
 from rankwell.rank.fusion import Shares, before_rest
 from rankwell.rank.ranker import Ranker, open_ranker
-from rankwell.rank.rankers import AnyRanker, Reranker, VectorSearch, check_options, open_encoder
+from rankwell.rank.rankers import WORDS, AnyRanker, Reranker, VectorSearch, check_options, kind_of, open_encoder
 from rankwell.rank.system import System, add_shares, open_searchable
 from rankwell.rank.texts import Texts, digest_texts, find_index, open_texts, worth_keeping
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
@@ -188,6 +188,8 @@ class RerankRequest:
     blend: float | None = None
     normalise: str = "min-max"
     encoder: str | None = None
+    words: bool = False
+    """Whether the model is a bi-encoder that compares texts word by word."""
     columns: Columns | None = None
     """The fields of the collection, if it is a file."""
     hybrid: float | None = None
@@ -234,7 +236,8 @@ class RerankRequest:
             parse_windows(self.windows)
         names = ("types", "cache", "windows", "stride", "aggregate", "keep_tokens")
         if self.model:
-            check_options(self.model, **{name: getattr(self, name) for name in names}, **more)
+            kind = WORDS if self.words else kind_of(self.model)
+            check_options(self.model, kind, **{name: getattr(self, name) for name in names}, **more)
 
     def read(self) -> tuple[Run, list[Query]]:
         """The candidates, and their queries in the same order."""
@@ -272,7 +275,7 @@ class RerankRequest:
     def open_ranker(self, device: str | None, cache: ScoreCache | None = None) -> AnyRanker:
         """The model on a device, with this request's windows."""
         computing = replace(self.computing, device=device)
-        ranker = open_ranker(self.model, cache=cache, **vars(computing), **self.changes)
+        ranker = open_ranker(self.model, cache=cache, words=self.words, **vars(computing), **self.changes)
         ranker.windows = self._windows(ranker.windows)
         if self.types and not ranker.takes_types:
             raise RankwellError(f"{self.model}: its template has no place for types; add --set template=typed")
@@ -350,6 +353,7 @@ class RerankRequest:
             "windows": asdict(ranker.windows) if ranker.windows else None,
             "fuse": None if self.fuse is None else [self.fuse, self.normalise],
             "blend": None if self.blend is None else [self.blend, self.normalise],
+            **({"words": True} if self.words else {}),
         }
         files = {"run": self.run, "types": self.types}
         data |= {"queries": questions_digest(self.queries)}

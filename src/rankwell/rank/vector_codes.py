@@ -32,10 +32,19 @@ from rankwell.core.errors import InputError, Notice, RankwellError
 from rankwell.core.files import checked_binary
 from rankwell.core.manifest import read_object
 from rankwell.core.shards import Shards, map_shards
-from rankwell.models.bi_encoder import Vectors, random_rotation
+from rankwell.models.bi_encoder import Vectors
 from rankwell.models.compute import map_lanes
 from rankwell.rank.passage_vectors import PassageVectors
-from rankwell.rank.vector_records import NUMBER_BITS, TAIL, WIDEST, Codes, Records, code_bytes, pack_bits
+from rankwell.rank.vector_records import (
+    NUMBER_BITS,
+    TAIL,
+    WIDEST,
+    Codes,
+    Records,
+    code_bytes,
+    pack_bits,
+    random_rotation,
+)
 from rankwell.rank.vector_search import has_kernel, search_vectors
 
 FEWEST_IN_CELLS = 200_000

@@ -125,6 +125,13 @@ class Checkpoint:
         """Whether texts can be compared by their vectors: those of a bi-encoder, or of a ranker that starts as one."""
         return not self.scores_pairs or bool((self.ranker or {}).get("similarity"))
 
+    @property
+    def compares_words(self) -> bool:
+        """Whether the model was trained to compare texts word by word, by late interaction."""
+        settings = self.sentence_settings
+        by_words = settings.get("model_type") == "MultiVectorEncoder" or "query_prefix" in settings
+        return by_words or "HF_ColBERT" in self.architectures
+
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The classes of a transformers classifier of sequences, by output; none if the folder has no such classifier.
