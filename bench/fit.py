@@ -69,8 +69,9 @@ STEPS = (
     ("small encoder", "small unfitted", "first stage, batch 256, over BM25"),
 )
 FITS = {
-    "gpu-10": "a GPU, `--minutes 10`",
-    "gpu-60": "a GPU, `--minutes 60`",
+    "gpu-10-seed-1": "a GPU, `--minutes 10`, seed 1",
+    "gpu-10-seed-2": "a GPU, `--minutes 10`, seed 2",
+    "gpu-10": "a GPU, `--minutes 10`, without word vectors",
     "cpu-15": "two CPU cores, `--minutes 15`",
 }
 RUNGS = {
@@ -78,8 +79,10 @@ RUNGS = {
     "hybrid": "BM25 and a bi-encoder",
     "tuned": "tuned settings",
     "adapter": "an adapter on its vectors",
-    "shipped": "the shipped re-ranker",
+    "words": "word vectors",
     "encoder": "a fitted bi-encoder",
+    "words again": "its word vectors",
+    "shipped": "the shipped re-ranker",
     "rerank": "a trained re-ranker",
 }
 PEERS = ("sentence-transformers", "rankwell", "sentence-transformers, cached", "rankwell, cached")

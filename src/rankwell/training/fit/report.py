@@ -84,7 +84,9 @@ def _figures(tried: Rung | Skipped, task: FitTask, reported: Part) -> dict[str, 
 def query_table(task: FitTask, climbed: Climb) -> str:
     """The measure of every query to report under each rung that was kept, as tab-separated lines."""
     rungs, part = [rung for rung in climbed.rungs if rung.report is not None], climbed.reported(task.parts)
-    rows = [["query", *(rung.step.name for rung in rungs)]]
+    names = [rung.step.name for rung in rungs]
+    again = [name if names.index(name) == place else f"{name} again" for place, name in enumerate(names)]
+    rows = [["query", *again]]
     if rungs and len(part):
         evaluations = [evaluate(part.qrels, rung.report or Run(), [task.measure]) for rung in rungs]
         columns = [evaluation.per_query[task.measure].tolist() for evaluation in evaluations]
