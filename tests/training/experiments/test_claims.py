@@ -31,6 +31,7 @@ def test_an_effect_counts_seeds_and_queries_as_two_samples() -> None:
 def test_an_effect_of_one_seed_is_that_of_a_paired_test() -> None:
     effect = Effect.of({1: np.array([1.0, 2, 3])}, {1: np.zeros(3)})
     assert (effect.mean, effect.error, effect.freedom) == pytest.approx((2.0, (1 / 3) ** 0.5, 2))
+    assert effect.verdict(None).endswith(", one seed")
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ class Effect:
     mean: float
     error: float
     freedom: float
+    seeds: int = 2
 
     @classmethod
     def of(cls, ours: Seeds, theirs: Seeds) -> Effect:
@@ -69,7 +70,7 @@ class Effect:
         mean, by_seed, by_query = gaps.mean(), gaps.mean(1, keepdims=True), gaps.mean(0, keepdims=True)
         of_queries = seeds * float(((by_query - mean) ** 2).sum()) / (queries - 1)
         if seeds == 1:
-            return cls(float(mean), float(np.sqrt(of_queries / queries)), queries - 1)
+            return cls(float(mean), float(np.sqrt(of_queries / queries)), queries - 1, seeds)
         of_seeds = queries * float(((by_seed - mean) ** 2).sum()) / (seeds - 1)
         of_rest = float(((gaps - by_seed - by_query + mean) ** 2).sum()) / ((seeds - 1) * (queries - 1))
         # An estimate of a variance may come out negative; then that factor adds nothing.
@@ -89,10 +90,10 @@ class Effect:
         return self.width + student_t_quantile(2 * (1 - POWER), self.freedom) * self.error
 
     def verdict(self, published: float | None) -> str:
-        """Whether an effect that the paper found positive is found here, too."""
-        if self.mean - self.width > 0:
-            return "reproduced"
-        return "not reproduced" if self.mean + self.width < (published or 0) else "open"
+        """Whether an effect that the paper found positive is found here, too; of one seed, no more than that."""
+        found = "not reproduced" if self.mean + self.width < (published or 0) else "open"
+        found = "reproduced" if self.mean - self.width > 0 else found
+        return f"{found}, one seed" if self.seeds == 1 else found
 
 
 def student_t_quantile(p: float, freedom: float) -> float:
