@@ -37,6 +37,12 @@ def test_the_table_of_rankings_in_int8_is_that_of_the_files() -> None:
     assert printed in tables_of((ROOT / "docs" / "performance.md").read_text(encoding="utf-8"))
 
 
+def test_the_table_of_word_vectors_is_that_of_the_files() -> None:
+    pytest.importorskip("torch")
+    (printed,) = printed_tables(ROOT / "docs" / "results" / "words", "word_vectors.py")
+    assert printed in tables_of((ROOT / "docs" / "retrieve.md").read_text(encoding="utf-8"))
+
+
 def figures_of(text: str) -> set[str]:
     """The differences, p-values and ratios of a text: +.028, .047, 1.46."""
     return set(re.findall(r"[+−]?(?<![\d.])\.\d{3}(?!\d)|\d\.\d\d(?!\d)", text))

@@ -181,7 +181,8 @@ def _no_head(folder: Path, modules: Sequence[str], missing: Sequence[str] = ()) 
         return InputError(folder, None, f"has no ranking head (no {' and no '.join(missing)}), so cannot rank; {train}")
     kinds = f"a sentence-transformers model of the modules {', '.join(modules)}"
     if set(modules) <= {"Transformer", "Pooling", "Normalize"}:
-        return InputError(folder, None, f"{kinds}: a bi-encoder, not a re-ranker; use it as --encoder, or {train}")
+        uses = "use it as --encoder, re-rank by its word vectors (--set words=true)"
+        return InputError(folder, None, f"{kinds}: a bi-encoder, not a re-ranker; {uses}, or {train}")
     problem = "none of them gives scores, as a Dense with the output scores does"
     return InputError(folder, None, f"{kinds}; {problem}; use such a model, or {train}")
 
