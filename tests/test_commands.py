@@ -31,12 +31,15 @@ LEFT_OUT = {
     "fit my-data --out my-system --try": "the Hugging Face hub",
     "weigh": "Ray, and a trained model; tests/scale runs it",
     "rerank mono.run": "a trained duoBERT; tests/papers runs it",
+    "train distil": "MiniLM's weights, a package of its own",
+    "train ccnu-document": "the shell's $PWD; tests/papers runs it",
     "types queries.dev.tsv --model": "a trained classifier; tests/papers runs it",
 }
 """How commands begin that cannot run here, and what they need. Those with --ray and those that leave something out with
 an ellipsis do not run either; recipes are checked (--check), not trained."""
 
 
+LABELS = ("entailment", "neutral")
 LOSS = """
 from rankwell import loss
 from rankwell.training.loop.losses import TWO_LABELS
@@ -104,8 +107,9 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pa
         write_run(Run.from_scores(scores, name=name), folder / f"{name}.run")
     for name in ("nli/snli.train.tsv", "nli/snli.dev.tsv", "FOLDER/train.tsv", "FOLDER/test.tsv"):
         (folder / name).parent.mkdir(exist_ok=True)
-        row = "\tBees keep warm.\tBees are warm." if name.startswith("nli") else "\thow do bees keep warm"
-        (folder / name).write_text("".join(f"{label}{row}\n" for label in ("entailment", "neutral") * 4))
+        second = "\tBees {0} are warm." if name.startswith("nli") else ""
+        rows = (f"{label}\tHow do {n} bees keep warm?" + second.format(n) for n, label in enumerate(LABELS * 4))
+        (folder / name).write_text("\n".join(rows) + "\n")
     (folder / "my_losses.py").write_text(LOSS)
     for name in ("model", "my-model", "ranker/model"):
         shutil.copytree(tiny_checkpoint, folder / name)
@@ -140,7 +144,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(
             served.append(serve(command, tmp_path))
             continue
         out = Path(command[command.index("--out") + 1]) if "--out" in command else None
-        if out is not None and out.is_dir() and command[0] in ("index", "fit") and "--update" not in command:
+        if out is not None and out.is_dir() and command[0] in ("index", "fit", "train") and "--update" not in command:
             shutil.rmtree(out)
         check = ["--check"] if command[0] in ("train", "experiment") and "--check" not in command else []
         done = rankwell(*command, *check)

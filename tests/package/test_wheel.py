@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -56,7 +57,8 @@ def wheel() -> Path:
     """A wheel built from the source archive, as package indexes have both."""
     dist = Path(PLACE or "").parent / "dist"
     shutil.rmtree(dist, ignore_errors=True)
-    programs = installed("build", "hatchling>=1.26")
+    text = (ROOT / "pyproject.toml").read_text()
+    programs = installed("build", *tomllib.loads(text)["build-system"]["requires"])
     run(programs / "python", "-m", "hatchling", "build", "--target", "sdist", "--directory", dist, cwd=ROOT)
     (archive,) = dist.glob("rankwell-*.tar.gz")
     run(programs / "python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", dist, archive, cwd=dist)
