@@ -29,6 +29,7 @@ LEFT_OUT = {
     "fit src/rankwell/sample": "three minutes; tests/package runs it",
     "fit insuranceqa": "a GPU and the data",
     "fit my-data --out my-system --try": "the Hugging Face hub",
+    "rerank my-engine.run --queries q.tsv --collection c.tsv": "the Hugging Face hub",
     "weigh": "Ray, and a trained model; tests/scale runs it",
     "rerank mono.run": "a trained duoBERT; tests/papers runs it",
     "train distil": "MiniLM's weights, a package of its own",
@@ -74,21 +75,22 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pa
     folder = tmp_path_factory.mktemp("guide")
     data = open_dataset(sample.FOLDER)
     qrels = data.qrels("dev")
-    queries = [query for query in data.queries("dev") if query.qid in qrels][:8]
-    wanted = {docid for query in queries for docid in qrels[query.qid]} | {"P136"}
+    many = [query for query in data.queries("dev") if query.qid in qrels][:30]  # of which some can be set aside
+    queries = many[:8]
+    wanted = {docid for query in many for docid in qrels[query.qid]} | {"P136"}
     documents = sorted(data.documents(), key=lambda document: document.docid not in wanted)[:110]
     tsv = "".join(f"{document.docid}\t{document.text}\n" for document in documents)
-    asked = "".join(f"{query.qid}\t{query.text}\n" for query in queries)
-    judged = "".join(f"{query.qid} 0 {d} {grade}\n" for query in queries for d, grade in qrels[query.qid].items())
+    lines_of = [f"{query.qid}\t{query.text}\n" for query in many]
+    grades = ["".join(f"{query.qid} 0 {d} {grade}\n" for d, grade in qrels[query.qid].items()) for query in many]
     lines = [{"id": d.docid, "title": f"On {d.docid}", "text": d.text} for d in documents]
     for name in ("collection.tsv", "my-data/collection.tsv"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(tsv)
     (folder / "collection.tsv.gz").write_bytes(gzip.compress(tsv.encode()))
     for name in ("queries.tsv", "queries.dev.tsv", "q.tsv", "my-data/queries.train.tsv", "my-data/queries.dev.tsv"):
-        (folder / name).write_text(asked)
+        (folder / name).write_text("".join(lines_of[: None if "train" in name else 8]))
     for name in ("qrels.txt", "qrels.dev.txt", "my-data/qrels.train.txt", "my-data/qrels.dev.txt"):
-        (folder / name).write_text(judged)
+        (folder / name).write_text("".join(grades[: None if "train" in name else 8]))
     for name in ("articles.jsonl", "changed.jsonl"):
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     for name in ("articles.csv", "products.csv", "changed.csv"):
@@ -102,7 +104,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pa
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.Table.from_pylist(lines), folder / "docs.parquet")
     Index.build([*documents, *(Document(name, "to be deleted") for name in ("doc-17", "doc-18"))], folder / "my-index")
-    for name in ("bm25", "engine", "noisy", "top20", "bert"):
+    for name in ("bm25", "engine", "my-engine", "noisy", "top20", "bert"):
         scores = {query.qid: {d.docid: -float(n) for n, d in enumerate(documents)} for query in queries}
         write_run(Run.from_scores(scores, name=name), folder / f"{name}.run")
     for name in ("nli/snli.train.tsv", "nli/snli.dev.tsv", "FOLDER/train.tsv", "FOLDER/test.tsv"):

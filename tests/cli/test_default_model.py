@@ -89,7 +89,7 @@ def test_the_demo_has_a_row_of_it(shipped: Path, rankwell: Callable[..., Any], m
     assert shown.code == 0
     assert "hybrid, re-ranked" in shown.out
     assert "left out" not in shown.out
-    assert "rankwell rerank hybrid.run" in shown.out
+    assert "rankwell fit my-data --out my-system" in shown.out
     before, after = read_run(Path("demo/hybrid.run")), read_run(Path("demo/reranked.run"))
     moved = 0
     for qid, ranking in before.items():

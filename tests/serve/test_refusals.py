@@ -209,9 +209,9 @@ def test_numbers_too_long_to_write_are_refused_in_a_short_line(client: Any, path
 
 def test_a_body_is_not_counted_against_itself(sources: Sources) -> None:
     with opened(sources, Limits(body_bytes=3000, bodies_bytes=3000)) as client:
-        for content in (json.dumps({**BODY, "else": "x" * 2500}).encode(), iter([json.dumps(BODY).encode()])):
+        for content in (json.dumps({**BODY, "user": "x" * 2500}).encode(), iter([json.dumps(BODY).encode()])):
             assert client.post("/rerank", content=content).status_code == 200
-        assert client.post("/rerank", json={**BODY, "else": "x" * 3000}).status_code == 413
+        assert client.post("/rerank", json={**BODY, "user": "x" * 3000}).status_code == 413
 
 
 def test_a_deadline_that_has_passed_is_no_full_queue(sources: Sources) -> None:

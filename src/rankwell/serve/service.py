@@ -148,8 +148,8 @@ class Service:
 
         with suppress(CancelledError):
             while True:
-                # Another process may replace files meanwhile, so damage counts when it is found twice.
-                if (problem := damage()) is not None and damage() == problem:
+                # Another process may replace files meanwhile, so damage counts when it is found twice, a second apart.
+                if (problem := damage()) is not None and not self._stopping.wait(1.0) and damage() == problem:
                     self.metrics.damaged.inc()
                     LOG.error("damaged", extra={"about": {"damaged": problem}})
                 pace(SCRUB_PAUSE * SCRUB_RATE)
