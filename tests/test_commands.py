@@ -78,7 +78,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pa
     many = [query for query in data.queries("dev") if query.qid in qrels][:30]  # of which some can be set aside
     queries = many[:8]
     wanted = {docid for query in many for docid in qrels[query.qid]} | {"P136"}
-    documents = sorted(data.documents(), key=lambda document: document.docid not in wanted)[:110]
+    documents = sorted(data.documents(), key=lambda document: document.docid not in wanted)[: max(110, len(wanted))]
     tsv = "".join(f"{document.docid}\t{document.text}\n" for document in documents)
     lines_of = [f"{query.qid}\t{query.text}\n" for query in many]
     grades = ["".join(f"{query.qid} 0 {d} {grade}\n" for d, grade in qrels[query.qid].items()) for query in many]
