@@ -23,15 +23,15 @@ from rankwell.training.fit.rungs import FitTask, Step, _reading, bm25
 
 
 def test_a_step_trains_on_fewer_queries_where_the_time_is_short(tmp_path: Path) -> None:
-    folder = write_splits(tmp_path / "data", train=3000, dev=10)
+    folder = write_splits(tmp_path / "data", train=6000, dev=10)
     task = FitTask(str(folder), tmp_path / "system")
-    assert len(task.parts.fit) == 2400
+    assert len(task.parts.fit) == 5000
     step = Step("s", "a step", perfect, lambda task, below: float(len(task.fit_part("s"))), trains=True)
     below: Any = None
-    assert [(_seconds(task, step, below, left), task.samples.get("s")) for left in (5000, 700, 1)] == [
-        (2400.0, None),
-        (600.0, 600),
-        (300.0, 300),  # it would need more than is left, but with fewer queries nothing is learned
+    assert [(_seconds(task, step, below, left), task.samples.get("s")) for left in (6000, 3000, 1)] == [
+        (5000.0, None),
+        (2500.0, 2500),
+        (1250.0, 1250),  # it would need more than is left, but with fewer queries nothing is learned
     ]
 
 
