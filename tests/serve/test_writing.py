@@ -57,7 +57,8 @@ def put(client: TestClient, *documents: dict[str, Any], headers: dict[str, str] 
 
 def test_what_is_put_is_found_at_once_and_on_the_disk(client: TestClient, folder: Path) -> None:
     answer = put(client, {"id": "b", "text": "milk"}, {"id": 7, "text": "honey", "title": "T", "year": 2024})
-    assert (answer.status_code, answer.json()) == (200, {"documents": 2, "generation": 2})
+    assert (answer.status_code, answer.json()["documents"]) == (200, 2)
+    assert answer.json()["generation"] >= 2  # the service may have noticed the change by itself, too
     assert found(client) == ["7", "a"]
     assert Index.open(folder).read(["7"]) == [Document("7", "honey", "T", {"year": 2024})]
     assert put(client, {"id": "b", "text": "milk"}).json()["documents"] == 1  # as often as one likes
