@@ -36,8 +36,8 @@ LEFT_OUT = {
     "train ccnu-document": "the shell's $PWD; tests/papers runs it",
     "types queries.dev.tsv --model": "a trained classifier; tests/papers runs it",
 }
-"""How commands begin that cannot run here, and what they need. Those with --ray and those that leave something out with
-an ellipsis do not run either; recipes are checked (--check), not trained."""
+"""Beginnings of commands that cannot run here, and what they need. Commands with --ray or an ellipsis do not
+run either, and recipes are checked (--check), not trained."""
 
 
 LABELS = ("entailment", "neutral")
