@@ -69,11 +69,11 @@ STEPS = (
     ("small encoder", "small unfitted", "first stage, batch 256, over BM25"),
 )
 FITS = {
-    "gpu-10-seed-1": "a GPU, `--minutes 10`, seed 1",
-    "gpu-10-seed-2": "a GPU, `--minutes 10`, seed 2",
-    "gpu-10": "a GPU, `--minutes 10`, without word vectors",
+    "gpu-10-seed-*": "a GPU, `--minutes 10`",
+    "gpu-10-aside-seed-*": "a GPU, `--minutes 10`, reported on training queries",
     "cpu-15": "two CPU cores, `--minutes 15`",
 }
+"""The files of the fits in each table, a file for each seed."""
 RUNGS = {
     "bm25": "BM25",
     "hybrid": "BM25 and a bi-encoder",
@@ -302,23 +302,39 @@ def tables(folder: Path) -> None:
         ],
     )
     for setting, name in FITS.items():
-        paths = {data: folder / f"fit-{setting}.{data}.tsv.gz" for data in first}
-        print_fits({DATA[data]: read_values(path, "\t") for data, path in paths.items() if path.exists()}, name)
+        found = {data: sorted(folder.glob(f"fit-{setting}.{data}.tsv.gz")) for data in first}
+        fits = {data: [read_values(path, "\t") for path in paths] for data, paths in found.items() if paths}
+        print_fits({DATA[data]: seeds for data, seeds in fits.items()}, name)
     print_peers(folder)
 
 
-def print_fits(fits: Mapping[str, Mapping[str, Values]], name: str) -> None:
-    """The steps that ``rankwell fit`` kept on each data set, from the values per query in the folder it made."""
+def print_fits(fits: Mapping[str, Sequence[Mapping[str, Values]]], name: str) -> None:
+    """The steps that ``rankwell fit`` kept on each data set, from the values per query in the folders it made.
+
+    Means over the seeds that kept a step, and its gain over the step that each of them had kept before.
+    """
     rows = []
     for rung, title in RUNGS.items():
-        cells = []
-        for steps in fits.values():
-            own, before = steps.get(rung), list(steps)[: list(steps).index(rung)] if rung in steps else []
-            gain = f", {difference(own, steps[before[-1]])}" if own is not None and before else ""
-            cells.append("" if own is None else f"{own.mean():.3f}{gain}")
+        cells = [kept_step(seeds, rung) for seeds in fits.values()]
         if any(cells):
             rows.append([title, *cells])
+    last = [[list(steps.values())[-1] for steps in seeds] for seeds in fits.values()]
+    if any(len(seeds) > 1 for seeds in last):
+        rows.append(["the system", *map(figure, last)])
     print_table([f"`rankwell fit` on {name}", *fits], rows)
+
+
+def kept_step(seeds: Sequence[Mapping[str, Values]], rung: str) -> str:
+    """A step's figure and gain, and how many of the seeds kept it where not all did."""
+    kept = [steps for steps in seeds if rung in steps]
+    if not kept:
+        return ""
+    own = np.mean([steps[rung] for steps in kept], axis=0)
+    before = [list(steps)[: list(steps).index(rung)] for steps in kept]
+    text = f"{own.mean():.3f}"
+    if all(before):
+        text += f", {difference(own, np.mean([steps[b[-1]] for steps, b in zip(kept, before, strict=True)], axis=0))}"
+    return text if len(kept) == len(seeds) else f"{text}, {len(kept)} of {len(seeds)}"
 
 
 def print_peers(folder: Path) -> None:

@@ -105,6 +105,10 @@ EARLIER: dict[str, Sequence[Earlier]] = {
         ("windows alone", "papers/document.medquad.AP", "windows", FIRST),
         ("windows and BM25", "papers/document.medquad.AP", "interpolate", FIRST),
     ],
+    "one-layer": [
+        ("S and BM25", "papers/sdnet-one-layer.insuranceqa.AP", "S and BM25", "first stage"),
+        ("S alone", "papers/sdnet-one-layer.insuranceqa.AP", "S alone", "first stage"),
+    ],
 }
 PAGES = {
     "papers.md": ["claims drbert-base", "rows drbert-base", "claims duobert", "split drbert-table3"],
@@ -126,7 +130,7 @@ PAGES = {
         "claims drbert-table3",
     ],
     "results/attention-rules/README.md": ["rules", "look-alikes"],
-    "results/papers/earlier.md": ["monobert", "drbert", "marks", "recall", "documents"],
+    "results/papers/earlier.md": ["monobert", "drbert", "marks", "recall", "documents", "one-layer"],
     "deepct.md": ["claims deepct", "rows deepct", "claims doc2query"],
     "ccnu.md": ["claims ccnu-passage", "rows ccnu-passage", "claims ccnu-document"],
 }

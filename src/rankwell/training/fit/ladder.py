@@ -50,7 +50,8 @@ LEVEL = 0.05
 GIVEN_TRY, GIVEN_TIME = 2.0, 0.8
 """A rung that is there without fitting is tried up to this multiple of the time left, and stopped after this part."""
 LEAST_SAMPLE = 1000
-"""Where the time is short, a rung trains on at least so many queries; with 200, bi-encoders got worse."""
+"""Where the time is short, a rung trains on at least so many queries; with 700, a bi-encoder is no better than
+an adapter that saw them all."""
 SAVING = 0.03
 """The part of the time that is kept for writing the system and its report."""
 RECORD = "rung.json"

@@ -39,7 +39,7 @@ from rankwell.training.stage_options.first_stages import EncoderOptions
 
 LEAST_TO_FIT = 50
 """With fewer queries to fit, nothing is trained."""
-LEAST_ASIDE, MOST_ASIDE = 50, 1000
+LEAST_ASIDE, MOST_ASIDE = 50, 2000
 """Bounds of the parts that are set aside, which otherwise have a fifth of the queries each."""
 SET_ASIDE = "queries set aside"
 FIT, CHOOSE = "fit", "choose"
@@ -320,13 +320,18 @@ def _rate(encode: Callable[[Sequence[Text]], object], texts: Sequence[Text], ste
 
 LEAST_STEPS, LEAST_BATCH, CPU_EPOCHS = 20, 128, 3.0
 """The steps that a bi-encoder needs, in smaller batches if there is no other way, and its epochs on a CPU."""
+WIDTH = 384
+"""The width for which the learning rate was chosen; wider encoders train at a lower one."""
 
 
-def schedule(fit: Part, device: str | None) -> dict[str, Any]:
-    """Epochs and batch of a bi-encoder that is trained: many documents in a batch, unless that leaves too few steps."""
+def schedule(fit: Part, encoder: str, device: str | None) -> dict[str, Any]:
+    """Epochs, batch and rate of a bi-encoder: many documents in a batch, unless that leaves too few steps."""
     usual = EncoderOptions()
     epochs = usual.epochs if chosen_device(device).type == "cuda" else CPU_EPOCHS
-    return {"epochs": epochs, "batch": max(LEAST_BATCH, min(usual.batch, int(epochs * fit.pairs) // LEAST_STEPS))}
+    batch = max(LEAST_BATCH, min(usual.batch, int(epochs * fit.pairs) // LEAST_STEPS))
+    checkpoint = describe(find_model(encoder))
+    width = checkpoint.dimensions().hidden_size if checkpoint.settings else WIDTH  # a chain's encoder is further down
+    return {"epochs": epochs, "batch": batch, "learning_rate": usual.learning_rate * min(1, WIDTH / width) ** 2}
 
 
 # Titles or headings as queries, for documents without judged queries

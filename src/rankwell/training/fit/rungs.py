@@ -414,7 +414,7 @@ def _learn(task: FitTask, below: Rung, kind: str, name: str) -> Rung:
     encoder = _encoder_of(below) if kind == "adapter" else task.start
     options = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
     if kind == "encoder":
-        options |= schedule(task.fit_part(kind), task.device)
+        options |= schedule(task.fit_part(kind), task.start, task.device)
     options |= {"k1": f"{lower.bm25.k1:g}", "b": f"{lower.bm25.b:g}"}  # tuned before
     trained = task.train(name, FirstStage(task.index, lower.bm25), {kind: options})
     learned = trained.work.done[-1].result.first_stage
@@ -459,7 +459,8 @@ def _adapter_seconds(task: FitTask, below: Rung) -> float:
 def _encoder_seconds(task: FitTask, below: Rung) -> float:
     parts, rates = task.parts, task.rates(task.start)
     fit, queries = task.fit_part("encoder"), len(parts.choose) + len(parts.report)
-    training = float(schedule(fit, task.device)["epochs"]) * BACKWARD * fit.pairs / task.pairs_a_second(task.start)
+    epochs = float(schedule(fit, task.start, task.device)["epochs"])
+    training = epochs * BACKWARD * fit.pairs / task.pairs_a_second(task.start)
     return training + len(task.index) / rates.documents + queries / rates.queries
 
 
