@@ -133,12 +133,8 @@ class Lexicon:
         return numbers
 
     def number(self, string: str) -> int:
-        """The number of one string, or -1; several times faster than :meth:`find` for one."""
-        self.check()
-        word = np.frombuffer(bytearray(string.encode("utf-8", "surrogatepass")), np.uint8)
-        number = np.empty(1, np.int32)
-        find_interned(word, np.array([len(word)]), self._slots, self._arena, self._ends, number)
-        return int(number[0])
+        """The number of one string, or -1."""
+        return int(self.find([string])[0])
 
     def strings(self, numbers: NDArray[np.integer] | range) -> list[str]:
         """The strings with these numbers."""

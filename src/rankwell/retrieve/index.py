@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows, save_array
 from rankwell.core.checksums import TABLE
-from rankwell.core.errors import InputError, RankwellError, excerpt, keywords_instead, name_instead
+from rankwell.core.errors import InputError, RankwellError, excerpt, name_instead
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import file_digest
@@ -413,9 +413,6 @@ class Index:
         name: str = "BM25",
         **options: Unpack[SearchOptions],
     ) -> Run: ...
-    @keywords_instead(
-        top_k="k is the number of results", hybrid="System.of_index(index, hybrid=0.7).search(…) adds a bi-encoder"
-    )
     def search(
         self,
         queries: Source,
@@ -455,7 +452,6 @@ class Index:
         parts = search_segments(self.segments, queries, bm25, k=k, threads=threads)
         return parts[0] if len(parts) == 1 else join_hits(self.documents, parts, k)
 
-    @keywords_instead(top_k="k is the number of results")
     def rank(self, text: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 10) -> Ranking:
         """The best ``k`` documents for one query."""
         if not isinstance(text, str):
