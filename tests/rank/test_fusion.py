@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from rankwell.core.errors import RankwellError
 from rankwell.core.registry import Normalisation
 from rankwell.corpus.records import Run
-from rankwell.rank.fusion import NORMALISATIONS, Fusion, Missing, RankFusion, Shares, fuse
+from rankwell.rank.fusion import NORMALISATIONS, Fusion, RankFusion, Shares, fuse
 
 # Spans 8 and 4; the third document of each is the other's missing one.
 A = Run.from_scores({"q": {"a": 10.0, "b": 6.0, "c": 2.0}}, name="A")
 B = Run.from_scores({"q": {"b": 5.0, "a": 2.0, "d": 1.0}}, name="B")
 
 
-def first_share(share: float, normalise: str = "min-max", missing: Missing = "minimum") -> Shares:
-    return Shares.beside_model(first=share, normalise=normalise, missing=missing)
+def first_share(share: float, normalise: str = "min-max") -> Shares:
+    return Shares.beside_model(first=share, normalise=normalise)
 
 
 def pair(first: Run, model: Run) -> dict[str, Run]:
@@ -69,11 +69,6 @@ def test_the_result_is_in_the_order_of_all_runs() -> None:
     assert fuse(pair(A, B), RankFusion())["q"].docids == ("b", "a", "d", "c")
 
 
-def test_documents_that_one_run_lacks_can_be_dropped() -> None:
-    assert fused(first_share(0.8, missing="drop")) == pytest.approx({"a": 0.85, "b": 0.6})
-    assert fuse(pair(A, B), RankFusion(missing="drop"))["q"].docids == ("b", "a")
-
-
 def test_three_runs_have_three_shares() -> None:
     c = Run.from_scores({"q": {"d": 9.0, "a": 8.0}})
     expected = {"a": 0.5 + 0.3 / 4, "b": 0.25 + 0.3, "c": 0.0, "d": 0.2}
@@ -107,11 +102,10 @@ def test_equal_scores_do_not_divide_by_zero(normalise: str) -> None:
     assert set(fuse(pair(single, B), first_share(0.5, normalise))["q"].docids) == {"a", "b", "d", "z"}
 
 
-def test_a_query_of_one_run_alone_is_ranked_by_it_or_dropped() -> None:
+def test_a_query_of_one_run_alone_is_ranked_by_it() -> None:
     more = Run({**A, "only": Run.from_scores({"only": {"x": 3.0, "y": 4.0}})["only"]})
     assert fuse(pair(more, B), first_share(0.5))["only"].docids == ("y", "x")
     assert fuse(pair(B, more), RankFusion())["only"].docids == ("y", "x")
-    assert list(fuse(pair(more, B), first_share(0.5, missing="drop"))) == ["q"]
 
 
 def test_depth_keeps_what_the_whole_list_begins_with() -> None:
@@ -120,7 +114,7 @@ def test_depth_keeps_what_the_whole_list_begins_with() -> None:
         part: Run.from_scores({"q": {f"d{i}": float(rng.integers(5)) for i in rng.permutation(60)[:40]}})
         for part in ("first", "model")
     }
-    for fusion in (first_share(0.3, "none"), first_share(0.5, missing="drop"), RankFusion()):
+    for fusion in (first_share(0.3, "none"), first_share(0.5), RankFusion()):
         whole = fuse(runs, fusion)["q"]
         for depth in (1, 7, 20, 100):
             assert fuse(runs, fusion, depth=depth)["q"] == whole.head(depth)
@@ -170,7 +164,6 @@ def test_the_runs_may_change_places_with_their_shares(
         (lambda: Shares(model=2.0, first=-1.0), "expected numbers of at least 0"),
         (lambda: Shares(model=float("nan")), "expected numbers of at least 0"),
         (lambda: Shares(), "that sum to 1"),
-        (lambda: Shares(model=1.0, missing="zero"), "expected minimum or drop"),  # type: ignore[arg-type]
         (lambda: RankFusion(k=-1.0), "expected 0 or more"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -52,8 +51,6 @@ def slowly_fused(runs: Mapping[str, Run], fusion: Fusion, depth: int | None = No
             parts = np.where(np.isnan(parts), np.nanmin(parts, axis=1, keepdims=True), parts)
         total = sum(share * part for share, part in zip(shares, parts, strict=True))
         joint = dict(zip(docids, (total.astype(np.float32) + np.float32(0)).tolist(), strict=True))
-        if fusion.missing == "drop":
-            joint = {docid: score for docid, score in joint.items() if all(docid in own for own in found)}
         if joint:
             fused[qid] = dict(the_order(joint, depth))
     return fused
@@ -160,12 +157,11 @@ def test_what_both_find_are_runs_like_others(index: Index, dense: DenseRanker) -
     assert_equal(words.head(3), index.search(QUERIES, k=3))
 
 
-@pytest.mark.parametrize("missing", ["minimum", "drop"])
-def test_runs_over_one_index_are_fused_as_those_from_files(missing: Any, index: Index, dense: DenseRanker) -> None:
+def test_runs_over_one_index_are_fused_as_those_from_files(index: Index, dense: DenseRanker) -> None:
     numbered = search_both(index, dense, QUERIES)
     named = {name: Run(run) for name, run in numbered.items()}
-    shares = [Shares(first=0.4, similarity=0.6, normalise=how, missing=missing) for how in NORMALISATIONS]
-    for depth, fusion in product((None, 7, 100), (*shares, RankFusion(missing=missing))):
+    shares = [Shares(first=0.4, similarity=0.6, normalise=how) for how in NORMALISATIONS]
+    for depth, fusion in product((None, 7, 100), (*shares, RankFusion())):
         expected = slowly_fused(named, fusion, depth)
         for runs in (numbered, named, {"first": numbered["first"], "similarity": named["similarity"]}):
             assert_equal(fuse(runs, fusion, depth=depth), expected)
@@ -203,16 +199,15 @@ def random_run(random: np.random.Generator, queries: int, levels: int) -> Run:
     return Run(rankings)
 
 
-@pytest.mark.parametrize("missing", ["minimum", "drop"])
 @pytest.mark.parametrize("levels", [0, 3, 10_000])
-def test_fusion_is_that_of_the_definition(missing: Any, levels: int) -> None:
+def test_fusion_is_that_of_the_definition(levels: int) -> None:
     random = np.random.default_rng(levels)
     for count in (2, 3):
         runs = {part: random_run(random, 12, levels) for part in PARTS[:count]}
         weights = random.random(count)
         shares = dict(zip(runs, (weights / weights.sum()).tolist(), strict=True))
-        fusions = [Shares(**shares, normalise=how, missing=missing) for how in NORMALISATIONS]
-        for depth, fusion in product((None, 1, 7, 100), (*fusions, RankFusion(missing=missing))):
+        fusions = [Shares(**shares, normalise=how) for how in NORMALISATIONS]
+        for depth, fusion in product((None, 1, 7, 100), (*fusions, RankFusion())):
             assert_equal(fuse(runs, fusion, depth=depth), slowly_fused(runs, fusion, depth))
 
 

@@ -71,12 +71,7 @@ def test_the_figures_of_a_setting_are_those_of_its_run(measure: str, levels: int
         for part in ("first", "model")
     }
     qrels = Qrels({f"q{q}": {f"d{d}": int(random.integers(3)) for d in range(12)} for q in range(10)})
-    grid = [
-        Shares.beside_model(first=0.3, normalise=how, missing=missing)
-        for how in NORMALISATIONS
-        for missing in ("minimum", "drop")
-    ]
-    settings = [*grid, RankFusion(), RankFusion(missing="drop")]
+    settings = [*(Shares.beside_model(first=0.3, normalise=how) for how in NORMALISATIONS), RankFusion()]
     tuned = tune_fusion(runs, qrels, settings, measure=measure)
     for fusion, values in zip(settings, tuned.values, strict=True):
         assert values.tolist() == evaluate(qrels, fuse(runs, fusion), measure).values[0].tolist()

@@ -44,7 +44,6 @@ SETTINGS: dict[str, Any] = {
     "aggregate": str,
     "normalise": Normalisation,
     "tsv": bool,
-    "docids": str,
     "label": str,
     "words": bool,
     "id": str,
@@ -142,9 +141,9 @@ def rerank(
 
     normalise: how scores are normalised before --fuse and --blend combine them: min-max (the default), z-score, none.
 
-    docids: with a question, the documents to re-rank (ID,ID,...); label: of several classes, the one that means
-    relevant (default: entailment); words: true compares texts by the word vectors of --model, a bi-encoder, which are
-    computed unless the index stores them. Models like ColBERT always do.
+    label: of several classes, the one that means relevant (default: entailment); words: true compares texts by the
+    word vectors of --model, a bi-encoder, which are computed unless the index stores them. Models like ColBERT always
+    do.
 
     id, text, title: fields or columns of --collection. Default: recognised by their names.
 
@@ -210,7 +209,6 @@ def rerank(
     request = RerankRequest(
         run=None if queries is None else Path(run),
         queries=run if queries is None else queries,
-        docids=tuple(options.pop("docids").split(",")) if "docids" in options else (),
         collection=collection or "",
         columns=columns,
         model=model,

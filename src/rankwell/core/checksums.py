@@ -5,14 +5,13 @@ A table lists files with their lengths and the CRC-32 of each block of 16 KiB. E
 are verified block by block when a block is first read (:mod:`rankwell.core.arrays`), models when they are loaded.
 The contents of folders without a table, such as models from elsewhere, are not verified.
 
-A table is a line of text, a line of JSON, the checksums as 32-bit integers, and a checksum of all that.
+A table is a line of text, a line of JSON, the checksums as 32-bit little-endian integers, and a checksum of all that.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import zlib
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -46,7 +45,7 @@ class FileChecksums:
     @classmethod
     def of(cls, path: Path) -> FileChecksums:
         """Compute the checksums of a file."""
-        size, sums = 0, _integers()
+        size, sums = 0, array("I")
         for data in _pieces(path):
             size += len(data)
             sums.extend(zlib.crc32(data[begin : begin + BLOCK]) for begin in range(0, len(data), BLOCK))
@@ -117,8 +116,8 @@ def encode_checksums(files: Checksums) -> bytes:
     """A table as bytes."""
     header = {"block": BLOCK, "files": {name: sums.size for name, sums in files.items()}}
     data = _TITLE + json.dumps(header, ensure_ascii=True).encode() + b"\n"
-    data += b"".join(_little_endian(sums.sums) for sums in files.values())
-    return data + _little_endian(array("I", [zlib.crc32(data)]))
+    data += b"".join(sums.sums.tobytes() for sums in files.values())
+    return data + zlib.crc32(data).to_bytes(4, "little")
 
 
 def read_checksums(table: Path) -> Checksums | None:
@@ -129,7 +128,7 @@ def read_checksums(table: Path) -> Checksums | None:
         return None
     except OSError as error:
         raise InputError(table, None, system_reason(error)) from None
-    if len(data) < 4 or _little_endian(array("I", [zlib.crc32(data[:-4])])) != data[-4:]:
+    if len(data) < 4 or zlib.crc32(data[:-4]).to_bytes(4, "little") != data[-4:]:
         raise InputError(table, None, "damaged: this table of checksums has a wrong checksum")
     if not data.startswith(_TITLE):
         raise InputError(table, None, "a table of checksums of another version of rankwell")
@@ -137,11 +136,8 @@ def read_checksums(table: Path) -> Checksums | None:
     header: dict[str, Any] = json.loads(data[len(_TITLE) : end])
     files, begin = {}, end
     for name, size in header["files"].items():
-        sums, stop = _integers(), begin + 4 * -(-size // BLOCK)
-        sums.frombytes(data[begin:stop])
-        if sys.byteorder == "big":
-            sums.byteswap()
-        files[name], begin = FileChecksums(size, sums), stop
+        stop = begin + 4 * -(-size // BLOCK)
+        files[name], begin = FileChecksums(size, array("I", data[begin:stop])), stop
     return files
 
 
@@ -203,16 +199,3 @@ def _fill(file: FileIO, buffer: bytearray) -> int:
     while count < len(buffer) and (got := file.readinto(memoryview(buffer)[count:])):
         count += got
     return count
-
-
-def _integers() -> array[int]:
-    integers: array[int] = array("I")
-    assert integers.itemsize == 4
-    return integers
-
-
-def _little_endian(integers: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        integers = array("I", integers)
-        integers.byteswap()
-    return integers.tobytes()

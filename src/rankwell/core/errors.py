@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, NoReturn, ParamSpec, TypeVar
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from typing import Any, NoReturn
 
 
 class RankwellError(Exception):
@@ -73,21 +69,6 @@ def name_instead(**names: str) -> Callable[[object, str], NoReturn]:
         raise AttributeError(f"{type(self).__name__} has no {name!r}{hint}", name=name, obj=self)
 
     return missing
-
-
-def keywords_instead(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """For a function: an error that says what it takes in place of keywords that people expect of it."""
-
-    def wrap(function: Callable[P, R]) -> Callable[P, R]:
-        @wraps(function)
-        def call(*args: P.args, **options: P.kwargs) -> R:
-            for name in names.keys() & options.keys():
-                raise TypeError(f"{function.__qualname__} has no {name!r}: {names[name]}")
-            return function(*args, **options)
-
-        return call
-
-    return wrap
 
 
 def system_reason(error: OSError) -> str:

@@ -105,9 +105,12 @@ class Lexicon:
 
     def find(self, strings: list[str]) -> NDArray[np.int32]:
         """The number of each string, -1 for those that are not here."""
+        return self.find_packed(*pack_strings(strings))
+
+    def find_packed(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Like :meth:`find`, for strings that lie end to end."""
         self._check_bounds()
-        text, ends = pack_strings(strings)
-        numbers = np.empty(len(strings), np.int32)
+        numbers = np.empty(len(ends), np.int32)
         find_interned(text, ends, self._slots, self._arena, self._ends, numbers)
         if self._saved is None or self._checked or not len(numbers):
             return numbers
@@ -116,7 +119,7 @@ class Lexicon:
             self._saved[0].spans(numbers.astype(np.int64))
             return numbers
         self.check()  # a damaged table could hide a string
-        return self.find(strings)
+        return self.find_packed(text, ends)
 
     def with_prefix(self, prefix: str) -> NDArray[np.int64]:
         """The numbers of the strings that begin with ``prefix``."""
@@ -130,12 +133,8 @@ class Lexicon:
         return numbers
 
     def number(self, string: str) -> int:
-        """The number of one string, or -1; several times faster than :meth:`find` for one."""
-        self.check()
-        word = np.frombuffer(bytearray(string.encode("utf-8", "surrogatepass")), np.uint8)
-        number = np.empty(1, np.int32)
-        find_interned(word, np.array([len(word)]), self._slots, self._arena, self._ends, number)
-        return int(number[0])
+        """The number of one string, or -1."""
+        return int(self.find([string])[0])
 
     def strings(self, numbers: NDArray[np.integer] | range) -> list[str]:
         """The strings with these numbers."""

@@ -150,10 +150,11 @@ class DocumentStore:
         """The same store, sharing its files, with these documents marked as deleted and this filter."""
         other = copy.copy(self)
         other.deleted, other.filter = deleted, filter
-        vars(other).pop("allowed", None)
+        for name in ("allowed", "live"):
+            vars(other).pop(name, None)
         return other
 
-    @property
+    @cached_property
     def live(self) -> int:
         """The number of documents that are not deleted."""
         return len(self) - (0 if self.deleted is None else int(np.count_nonzero(self.deleted)))
@@ -400,10 +401,9 @@ class NumberedDocuments:
             yield self.stores[0], np.arange(len(wide)), wide
             return
         owners = np.searchsorted(self.bases, wide, side="right") - 1
-        for s, store in enumerate(self.stores):
+        for s in np.unique(owners).tolist():
             rows = np.flatnonzero(owners == s)
-            if len(rows):
-                yield store, rows, wide[rows] - self.bases[s]
+            yield self.stores[s], rows, wide[rows] - self.bases[s]
 
     def live_numbers(self) -> Rows:
         """The numbers of all documents that are not deleted."""

@@ -7,7 +7,7 @@ at a time in float32, and gives the engine's logits as well. Layers and heads co
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -425,21 +425,20 @@ def attention_maps(
 ) -> list[AttentionMap]:
     """The query's attention to the document, for one or more explanations of the same tokens.
 
-    Of a document with more than ``most`` words, those that share a piece with a matching or split word of the query are
-    shown, then those that the query attends to most. The note says so.
+    Of a document with more than ``most`` words, those that the query attends to most are shown. The note says so.
     """
     if any(explanation.tokens != explanations[0].tokens for explanation in explanations):
         raise RankwellError("only explanations of the same tokens can be compared in one picture")
     weights = [explanation.weights(layer, head) for explanation in explanations]
     first = explanations[0]
-    query = [first.tokens[i] for i in first.positions("query")]
-    split = {i for word in first.split_words for i in word.positions}
-    alike = {token.id for token in query if token.match or token.position in split}
-    columns, note = _choose(first, np.max(weights, axis=0), most, lambda token: token.id in alike)
-    if note:
-        note += ": those that share a piece with a matching or split word of the query, then those with the highest"
-        note += " weights. "
-    rows = first.positions("query")
+    rows, note = first.positions("query"), ""
+    highest = np.max(weights, axis=0)[rows].max(axis=0, initial=0.0)
+    words = [word for word in first.words if word.field == "document" and any(map(str.isalnum, word.text))]
+    columns = first.positions("document")
+    if len(words) > most:
+        shown = sorted(words, key=lambda word: -max(highest[place] for place in word.positions))[:most]
+        columns = np.array(sorted(place for word in shown for place in word.positions), np.int64)
+        note = f"Shown are the {most} of the document's {len(words)} words with the highest weights. "
     shares = [matrix[np.ix_(rows, columns)].sum() / max(1, len(rows)) for matrix in weights]
     rules = [f" ({explanation.rule})" if len(explanations) > 1 else "" for explanation in explanations]
     parts = [f"{share:.0%}{rule}" for share, rule in zip(shares, rules, strict=True)]
@@ -464,35 +463,3 @@ def _map(
     labels = [Label(token.piece, token.position, token.word, token.last, token.match) for token in explanation.tokens]
     across, down = [labels[i] for i in columns], [labels[i] for i in rows]
     return AttentionMap(title, down, across, weights[cells], explanation.open_in(layer)[cells], note)
-
-
-def _choose(
-    explanation: Explanation, weights: NDArray[np.float32], most: int, wanted: Callable[[Token], bool]
-) -> tuple[NDArray[np.int64], str]:
-    """The document's positions to show, in their order: all, or the wanted words and those with the highest weights."""
-    units = _units([token for token in explanation.tokens if token.field == "document"])
-    words = [unit for unit in units if any(character.isalnum() for token in unit for character in token.piece)]
-    if len(words) <= most:
-        return explanation.positions("document"), ""
-    highest = weights[explanation.positions("query")].max(axis=0, initial=0.0)
-
-    def order(unit: list[Token]) -> tuple[bool, float]:
-        return not any(map(wanted, unit)), -float(max(highest[token.position] for token in unit))
-
-    shown = sorted(words, key=order)[:most]
-    note = f"Shown are {len(shown)} of the document's {len(words)} words"
-    return np.array(sorted(token.position for unit in shown for token in unit), np.int64), note
-
-
-def _units(tokens: Sequence[Token]) -> list[list[Token]]:
-    """Words as lists of their tokens; a marked word comes with its markers."""
-    units: list[list[Token]] = []
-    inside = False
-    for token in tokens:
-        closing = token.marker > 0 and token.piece.startswith("[/")
-        if units and (inside or closing or units[-1][-1].word == token.word):
-            units[-1].append(token)
-        else:
-            units.append([token])
-        inside = not closing and (inside or token.marker > 0)
-    return units

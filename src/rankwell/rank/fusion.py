@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows, Scores, Values
 from rankwell.core.errors import RankwellError
@@ -25,7 +23,6 @@ from rankwell.corpus.records import Ranking, Run
 from rankwell.retrieve.numbering import NumberedRun
 
 PARTS = ("model", "similarity", "first")
-Missing = Literal["minimum", "drop"]
 NORMALISATIONS: Registry[Callable[[Values], Values]] = Registry("normalisation")
 
 
@@ -66,12 +63,6 @@ class AlignedScores:
     ranks: Values
     _normalised: dict[str, Values] = field(default_factory=dict)
 
-    @property
-    def run_counts(self) -> Rows:
-        """How many runs have each document."""
-        counts: Rows = (~np.isnan(self.ranks)).sum(axis=0)
-        return counts
-
     def normalised(self, normalise: str) -> Values:
         """The normalised scores, each run's lowest for documents it lacks; computed once for all shares."""
         if normalise not in self._normalised:
@@ -86,8 +77,7 @@ class Shares:
     """The shares of a model's scores, a bi-encoder's similarities and the first stage's scores in a sum.
 
     Shares are not negative and sum to 1. ``normalise`` is applied to each run's scores within a query. A document that
-    a run lacks gets the lowest score that the run gives any document of the query (``missing="minimum"``), or is
-    left out (``"drop"``).
+    a run lacks gets the lowest score that the run gives any document of the query.
 
     >>> print(Shares(model=0.6, similarity=0.3, first=0.1))
     model 0.6, similarity 0.3, first 0.1 (min-max)
@@ -97,20 +87,16 @@ class Shares:
     similarity: float = 0.0
     first: float = 0.0
     normalise: str = "min-max"
-    missing: Missing = "minimum"
 
     def __post_init__(self) -> None:
         NORMALISATIONS[self.normalise]
-        _check_missing(self.missing)
         named = ", ".join(f"{name} {share:g}" for name, share in self.as_dict().items())
         # Negated, so that NaN is refused as well.
         if not (min(self.as_dict().values()) >= 0 and abs(sum(self.as_dict().values()) - 1) <= 1e-9):
             raise RankwellError(f"the weights are {named}; expected numbers of at least 0 that sum to 1")
 
     @classmethod
-    def beside_model(
-        cls, *, first: float = 0.0, similarity: float = 0.0, normalise: str = "min-max", missing: Missing = "minimum"
-    ) -> Shares:
+    def beside_model(cls, *, first: float = 0.0, similarity: float = 0.0, normalise: str = "min-max") -> Shares:
         """Shares of the first stage and the bi-encoder; the model has the rest.
 
         >>> print(Shares.beside_model(first=0.3))
@@ -119,7 +105,7 @@ class Shares:
         if not (first >= 0 and similarity >= 0 and first + similarity <= 1):
             problem = f"a weight of {first:g} for the first stage and {similarity:g} for the bi-encoder"
             raise RankwellError(f"{problem}; expected numbers of at least 0 that sum to at most 1")
-        return cls(_rest(first, similarity), similarity, first, normalise, missing)
+        return cls(_rest(first, similarity), similarity, first, normalise)
 
     @classmethod
     def from_options(cls, fuse: float | None, blend: float | None, normalise: str) -> Shares | None:
@@ -173,10 +159,8 @@ class RankFusion:
     """Reciprocal rank fusion of any runs: Σ 1 / (k + rank). A run adds nothing to a document it lacks."""
 
     k: float = 60.0
-    missing: Missing = "minimum"
 
     def __post_init__(self) -> None:
-        _check_missing(self.missing)
         if not 0 <= self.k < np.inf:
             raise RankwellError(f"k is {self.k:g} in rank fusion; expected 0 or more")
 
@@ -197,11 +181,6 @@ class RankFusion:
 Fusion = Shares | RankFusion
 
 
-def _check_missing(missing: str) -> None:
-    if missing not in ("minimum", "drop"):
-        raise RankwellError(f"missing documents: {missing!r}, expected minimum or drop")
-
-
 _NOTHING = Ranking((), np.zeros(0, np.float32))
 
 
@@ -214,8 +193,8 @@ def fuse(
 ) -> Run:
     """Fuse ``runs``, called ``model``, ``similarity`` and ``first`` as in :class:`Shares`; rank fusion takes any names.
 
-    ``depth`` limits the documents of each query. A query that one run lacks is ranked by the others, or left out with
-    ``missing="drop"``. A function of the query id can choose a fusion for each query.
+    ``depth`` limits the documents of each query. A query that one run lacks is ranked by the others. A function of the
+    query id can choose a fusion for each query.
 
     >>> bm25 = Run.from_scores({"q": {"a": 12.0, "b": 10.0, "c": 2.0}})
     >>> mono = Run.from_scores({"q": {"a": -3.0, "b": -1.0}})
@@ -227,8 +206,7 @@ def fuse(
     for qid in align.qids:
         fusion_of_query = fusion(qid) if callable(fusion) else fusion
         fusion_of_query.check_runs(align.names)
-        ranking = _fuse_query(align(qid), fusion_of_query, depth)
-        if len(ranking):
+        if len(ranking := _fuse_query(align(qid), fusion_of_query, depth)):
             rankings[qid] = ranking
     return Run(rankings, name=name)
 
@@ -259,22 +237,14 @@ def before_rest(top: Run, first: Run) -> Run:
 
 
 def _fuse_query(candidates: AlignedScores, fusion: Fusion, depth: int | None) -> Ranking:
-    scores, keep = fused_scores(candidates, fusion)
-    if not keep.any():
-        return _NOTHING
-    if depth is not None and depth < np.count_nonzero(keep):
+    scores = fusion.combine(candidates).astype(np.float32)
+    columns = np.arange(len(scores))
+    if depth is not None and depth < len(scores):
         # Only candidates for the top are sorted, including all that tie at the cut-off.
-        keep &= scores >= np.partition(scores[keep], -depth)[-depth]
-    columns = np.flatnonzero(keep)
+        columns = np.flatnonzero(scores >= np.partition(scores, -depth)[-depth])
     columns = columns[np.argsort(-scores[columns])]  # Ranking.of sorts fast if only ties are out of order
     ranking = Ranking.of(candidates.docids(columns), scores[columns])
     return ranking.head(depth) if depth is not None else ranking
-
-
-def fused_scores(candidates: AlignedScores, fusion: Fusion) -> tuple[Scores, NDArray[np.bool_]]:
-    """The score of each document, and which documents are ranked at all."""
-    keep = candidates.run_counts >= (len(candidates.runs) if fusion.missing == "drop" else 1)
-    return fusion.combine(candidates).astype(np.float32), keep
 
 
 class Alignment:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 import numpy as np
 
 from rankwell.core.arrays import Rows, Scores
-from rankwell.core.errors import InputError, RankwellError, excerpt, keywords_instead, name_instead
+from rankwell.core.errors import InputError, RankwellError, excerpt, name_instead
 from rankwell.core.manifest import digest
 from rankwell.core.progress import expect, progress
 from rankwell.corpus.records import Query, Ranking, Run
@@ -248,7 +248,6 @@ class Ranker:
             ((_, scores),) = self._score([group], activation)
         return cast("Scores", convert(np.float32(scores[0]) if alone else scores, options))
 
-    @keywords_instead(docs="documents are the texts", k="top_k is the number of results")
     def rank(
         self,
         query: str,

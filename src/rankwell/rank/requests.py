@@ -164,8 +164,8 @@ class SearchRequest:
 class RerankRequest:
     """What to re-rank, and how; options that are ``None`` are the model's.
 
-    ``queries`` is a question or a file of queries. Without a ``run`` the candidates are the documents ``docids``, or
-    else what BM25 finds in the collection if it is an index or a system, or all its documents if they are few.
+    ``queries`` is a question or a file of queries. Without a ``run`` the candidates are what BM25 finds in the
+    collection if it is an index or a system, or all its documents if they are few.
     ``changes`` replace options of the checkpoint: ``attention``, and ``template`` with some of its fields.
     """
 
@@ -175,7 +175,6 @@ class RerankRequest:
     model: str = DEFAULT
     """The re-ranker; empty if a system without one re-ranks."""
     depth: int = DEPTH
-    docids: tuple[str, ...] = ()
     types: Path | None = None
     computing: Computing = DEFAULT_COMPUTING
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -227,9 +226,7 @@ class RerankRequest:
         """Raise for wrong options before anything is read; ``more`` are other options the ranker's kind must take."""
         if self.computing.device is not None and self.computing.backend != "torch":
             raise RankwellError(f"--device needs --backend torch, not {self.computing.backend}")
-        if self.docids and self.run is not None:
-            raise RankwellError("docids go with a question, not with a run")
-        if self.hybrid is not None and (self.run is not None or self.docids):
+        if self.hybrid is not None and self.run is not None:
             raise RankwellError("--hybrid finds the candidates for a question; a run has its own")
         self.shares  # noqa: B018  (raises)
         if self.windows is not None:
@@ -260,16 +257,14 @@ class RerankRequest:
 
     def _find(self, queries: Sequence[Query]) -> Run:
         """Candidates without a run."""
-        docids = self.docids
-        if not docids and (index := find_index(self.collection)) is not None:
+        if (index := find_index(self.collection)) is not None:
             encoder, computing = self.encoder or DEFAULT, vars(self.computing)
             return System.of_index(index, hybrid=self.hybrid, encoder=encoder, **computing).search(queries, self.depth)
-        if not docids:
-            documents = islice(resolve_documents(self.collection, self.columns), FEW + 1)
-            docids = tuple(document.docid for document in documents)
-            if len(docids) > FEW:
-                advice = "index it first, to re-rank what a search finds"
-                raise RankwellError(f"{self.collection} has more than {FEW:,} documents; {advice}")
+        documents = islice(resolve_documents(self.collection, self.columns), FEW + 1)
+        docids = tuple(document.docid for document in documents)
+        if len(docids) > FEW:
+            advice = "index it first, to re-rank what a search finds"
+            raise RankwellError(f"{self.collection} has more than {FEW:,} documents; {advice}")
         return Run({query.qid: Ranking.of(docids, range(len(docids), 0, -1)) for query in queries})
 
     def open_ranker(self, device: str | None, cache: ScoreCache | None = None) -> AnyRanker:

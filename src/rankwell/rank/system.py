@@ -29,7 +29,7 @@ from rankwell.core.checksums import (
     write_checksums,
     write_table,
 )
-from rankwell.core.errors import InputError, RankwellError, folder_error, keywords_instead
+from rankwell.core.errors import InputError, RankwellError, folder_error
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.manifest import Manifest, check_seal, file_digest, read_object, write_sealed
 from rankwell.core.shards import MANIFEST, read_plan
@@ -206,7 +206,6 @@ class System:
     def search(self, queries: str, k: int | None = None, **options: Unpack[SearchOptions]) -> list[Answer]: ...
     @overload
     def search(self, queries: Sequence[Query], k: int | None = None, **options: Unpack[SearchOptions]) -> Run: ...
-    @keywords_instead(top_k="k is the number of results", hybrid="System.of_index(index, hybrid=0.7) has the weight")
     def search(
         self, queries: str | Sequence[Query], k: int | None = None, **options: Unpack[SearchOptions]
     ) -> list[Answer] | Run:

@@ -27,7 +27,6 @@ from rankwell.rank.fusion import (
     RankFusion,
     Shares,
     fuse,
-    fused_scores,
 )
 from rankwell.rank.window_scores import WindowScores
 
@@ -45,7 +44,7 @@ def share_grid(parts: Sequence[str], step: float = 0.1, normalise: str = "z-scor
     steps = _steps(step)
     grid = [counts for counts in product(range(steps, -1, -1), repeat=len(parts)) if sum(counts) == steps]
     named = [dict(zip(parts, (count / steps for count in counts), strict=True)) for counts in grid]
-    return tuple(Shares(**shares, normalise=normalise) for shares in named)  # type: ignore[arg-type]
+    return tuple(Shares(**shares, normalise=normalise) for shares in named)
 
 
 def fusion_grid(step: float = 0.1) -> tuple[Fusion, ...]:
@@ -111,12 +110,12 @@ def _figures_of_query(
     depth = measure.cutoff if isinstance(measure.cutoff, int) else None
     figures = []
     for setting in settings:
-        scores, keep = fused_scores(candidates, setting)
+        scores = setting.combine(candidates).astype(np.float32)
         if np.isnan(scores).any():
             raise RankwellError(f"document {docids[int(np.isnan(scores).argmax())]} has the score NaN")
-        scores, places = scores[by_id], np.flatnonzero(keep[by_id])
+        scores, places = scores[by_id], np.arange(len(docids))
         if depth is not None and depth < len(places):
-            places = places[scores[places] >= np.partition(scores[places], -depth)[-depth]]
+            places = np.flatnonzero(scores >= np.partition(scores, -depth)[-depth])
         places = places[np.argsort(-scores[places], kind="stable")][:depth]
         figures.append(figure(JudgedRanking(judged.grades[places], judged.judged)))
     return figures

@@ -133,12 +133,11 @@ class VectorCodes:
     def __init__(self, vectors: PassageVectors, shards: Shards):
         shards.check()
         self.vectors, self.folder = vectors, shards.folder
-        in_cells = shards.suffix == _SUFFIX
-        width = code_bytes(vectors.width) + TAIL * in_cells
+        width = code_bytes(vectors.width) + TAIL
         self._mapped = [
             shards.map(number, np.uint8, (len(shards.items(number)), width)) for number in range(len(shards))
         ]
-        self._centroids = _centroids(vectors, shards) if in_cells else centre(vectors)[None]
+        self._centroids = _centroids(vectors, shards)
         self._origin = centre(vectors)
         self._reach = math.inf
         """How far below the limit of candidates a cell's centroid may be, in standard deviations."""

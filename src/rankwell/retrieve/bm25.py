@@ -17,7 +17,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import pack_strings
 from rankwell.core.errors import RankwellError
+from rankwell.retrieve.scoring_kernels import Workspace, make_workspace
 from rankwell.retrieve.segment import Segment
 
 MAX_K = 1_000_000
@@ -56,7 +58,10 @@ DEFAULT_BM25 = BM25()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hits:
-    """The documents found for a batch of queries: rows in THE order, padded with document -1 and score 0."""
+    """The documents found for a batch of queries: rows in THE order, padded with document -1 and score 0.
+
+    They are as wide as the longest of them.
+    """
 
     numbers: NDArray[np.int64]
     scores: NDArray[np.float32]
@@ -87,7 +92,7 @@ def search_segments(
     statistics: Statistics | None = None,
     prune: bool = True,
 ) -> list[Hits]:
-    """The best ``k`` documents of each segment for each query, given as its terms.
+    """Those documents of each segment that may be among the best ``k`` of all, for each query, given as its terms.
 
     ``statistics`` are those of the collection that the segments are part of; without them, of the segments. They cover
     documents that a filter excludes, but not deleted ones. ``prune`` skips documents that cannot reach the top k, which
@@ -102,40 +107,38 @@ def search_segments(
     mean_length = total_length / max(documents, 1)
     query_ends, weights, term_numbers = _plan(segments, queries, bm25, documents, statistics)
 
-    def score(segment: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        begin = int(query_ends[first - 1]) if first else 0
-        end = int(query_ends[last - 1]) if last else 0
-        numbers = term_numbers[segment][begin:end]
-        known = numbers >= 0
-        ends = np.append(0, np.cumsum(known))[query_ends[first:last] - begin]
-        return segments[segment].search(
-            ends,
-            numbers[known],
-            weights[begin:end][known],
-            k=min(k, len(segments[segment])),
-            k1=bm25.k1,
-            b=bm25.b,
-            mean_length=mean_length,
-            prune=prune,
-        )
+    searched = [number for number, rows in enumerate(term_numbers) if rows.max(initial=-1) >= 0]
+    searched.sort(key=lambda number: -len(segments[number]))  # the largest first, as it has most of the best documents
+    keys = {number: np.zeros((len(queries), min(k, len(segments[number]))), np.uint64) for number in searched}
+
+    def score(first: int, last: int) -> None:
+        begin, end = int(query_ends[first - 1]) if first else 0, int(query_ends[last - 1])
+        workspaces: dict[int, Workspace] = {}
+        lowest = np.zeros(last - first, np.uint64)
+        for number in searched:
+            segment, found = segments[number], keys[number][first:last]
+            if segment.window_bits not in workspaces:
+                workspaces[segment.window_bits] = make_workspace(segment.window_bits, k, end - begin)
+            asked = query_ends[first:last] - begin, term_numbers[number][begin:end], weights[begin:end], lowest
+            norms = segment.norms(bm25.k1, bm25.b, mean_length)
+            segment.score(asked, norms, workspaces[segment.window_bits], found, prune=prune)
+            if found.shape[1] == k:  # other segments need not find what scores lower; equal scores are ordered by id
+                worst = found.min(axis=1) >> np.uint64(32) << np.uint64(32)
+                lowest = np.maximum(lowest, worst - (worst > 0))
 
     # Several pieces per thread, so that one slow query does not hold up the rest.
     pieces = 1 if threads == 1 else min(len(queries), 4 * threads)
-    bounds = [round(i * len(queries) / pieces) for i in range(pieces + 1)] if queries else [0]
-    jobs = [(s, first, last) for s in range(len(segments)) for first, last in pairwise(bounds)]
+    bounds = [round(i * len(queries) / pieces) for i in range(pieces + 1)] if queries else []
     if threads == 1:
-        parts = [score(*job) for job in jobs]
+        for first, last in pairwise(bounds):
+            score(first, last)
     else:
         with ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(lambda job: score(*job), jobs))
-    hits = []
-    for s in range(len(segments)):
-        pieces_of = parts[s * (len(bounds) - 1) : (s + 1) * (len(bounds) - 1)]
-        width = min(k, len(segments[s]))
-        numbers = np.concatenate([np.empty((0, width), np.int64), *(part[0] for part in pieces_of)])
-        scores = np.concatenate([np.empty((0, width), np.float32), *(part[1] for part in pieces_of)])
-        hits.append(Hits(numbers, scores))
-    return hits
+            list(pool.map(score, bounds[:-1], bounds[1:]))
+    none = Hits(np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32))
+    return [
+        Hits(*segment.read_keys(keys[s])) if s in keys and keys[s].any() else none for s, segment in enumerate(segments)
+    ]
 
 
 def _plan(
@@ -149,7 +152,8 @@ def _plan(
     distinct: dict[str, int] = {}
     pairs = [(q, distinct.setdefault(term, len(distinct))) for q, terms in enumerate(queries) for term in terms]
     terms = list(distinct)
-    numbers = [segment.find_terms(terms) for segment in segments]
+    packed = pack_strings(terms)
+    numbers = [segment.find_terms(*packed) for segment in segments]
     if statistics is None:
         frequencies = sum(
             (segment.document_frequencies(rows) for segment, rows in zip(segments, numbers, strict=True)),

@@ -32,23 +32,25 @@ def write_description(
     weighted: bool,
     expanded: bool,
     deleted: str | None = None,
-) -> None:
-    """Write ``index.json``, which makes these segments of ``folder``, given with their hashes, the index.
+) -> dict[str, Any]:
+    """Write ``index.json``, which makes these segments of ``folder``, given with their hashes, the index; its manifest.
 
     ``deleted`` is the name of the folder that marks deleted documents.
     """
     marks = {} if deleted is None else {"deleted": file_digest(folder / deleted / TABLE)}
     settings = analyzer_json(analyzer)
     config = {"analyzer": settings, "store": store, "weighted": weighted, "expanded": expanded}
+    manifest = Manifest("index", config, {**segments, **marks}).as_dict()
     description = {
         "format": _FORMAT,
         "version": INDEX_VERSION,
         "analyzer": settings,
         "segments": list(segments),
         **({} if deleted is None else {"deleted": deleted}),
-        "manifest": Manifest("index", config, {**segments, **marks}).as_dict(),
+        "manifest": manifest,
     }
     write_sealed(folder / "index.json", description)
+    return manifest
 
 
 def read_description(folder: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows, save_array
 from rankwell.core.checksums import TABLE
-from rankwell.core.errors import InputError, RankwellError, excerpt, keywords_instead, name_instead
+from rankwell.core.errors import InputError, RankwellError, excerpt, name_instead
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import file_digest
@@ -163,7 +163,7 @@ class Index:
         update: bool = False,
         overwrite: bool = False,
         prepare: Callable[[DocumentStore], object] | None = None,
-        known: Sequence[Segment] = (),
+        known: Index | None = None,
     ) -> Index:
         """Index ``documents`` into ``folder``, or into a temporary one that lasts as long as the index.
 
@@ -174,8 +174,8 @@ class Index:
         error. Vectors of documents whose texts did not change are kept. ``weights`` replace the documents'
         term frequencies, by word, with any positive numbers. ``expansions`` are queries whose terms are counted with
         each document's but not stored in its text. Both must be in the order of the documents. ``prepare`` stores more
-        beside the new texts, such as vectors, before they become part of the index. ``known`` are segments of the index
-        that are open already.
+        beside the new texts, such as vectors, before they become part of the index. ``known`` is the index as it
+        was opened before.
         """
         if weights is not None and expansions is not None:
             raise RankwellError("weights and expansions cannot be combined; add the expansions to the weights first")
@@ -193,7 +193,7 @@ class Index:
             refuse_foreign_folder(folder)
         with lock(folder, wait=False):
             remove_leftovers(folder)
-            current = cls._open(folder, known) if exists and not overwrite else None
+            current = (known.refreshed() if known else cls.open(folder)) if exists and not overwrite else None
             if current and analyzer and analyzer != current.analyzer:
                 option = "--update" if update else "--append"
                 raise RankwellError(f"{folder} was built with another analyser; {option} must use the same one")
@@ -216,11 +216,9 @@ class Index:
                 prepare(segment.store)
             options = {"store": store, "weighted": weights is not None, "expanded": expansions is not None}
             segments = [] if current is None else current._without(np.concatenate([_NONE, *replaced]))
-            _commit(folder, analyzer, [*segments, segment], options)
-            index = cls._open(folder, [*segments, segment])
+            index = cls._commit(folder, analyzer, [*segments, segment], options)
             if current is not None:
-                _merge(index, worth_merging)
-                index = index.refreshed()
+                index = index._merged(worth_merging)
         index._temporary = temporary_folder
         return index
 
@@ -275,7 +273,7 @@ class Index:
         self._build(documents, prepare, update=True)
 
     def _build(self, documents: Source, prepare: Callable[[DocumentStore], object] | None, **how: Any) -> None:
-        known = self.segments
+        known = self if self.filter is None else None
         self._become(Index.build(documents, self.folder, store=self.has_texts, prepare=prepare, known=known, **how))
 
     def delete(self, docids: Iterable[str]) -> int:
@@ -289,9 +287,9 @@ class Index:
             numbers = current.documents.find(list(dict.fromkeys(docids)))
             numbers = numbers[numbers >= 0]
             if len(numbers):
-                _commit(self.folder, current.analyzer, current._without(numbers), current._options())
-                _merge(current.refreshed(), worth_merging)
-        self._become(current.refreshed())
+                current = self._commit(self.folder, current.analyzer, current._without(numbers), current._options())
+                current = current._merged(worth_merging)
+        self._become(current)
         return len(numbers)
 
     def merge(self) -> None:
@@ -300,10 +298,41 @@ class Index:
             remove_leftovers(self.folder)
             current = self.refreshed()
             if len(current.segments) > 1 or current.segments[0].live < len(current.segments[0]):
-                _merge(current, lambda segments: segments)
+                current = current._merged(lambda segments: segments)
             for unused in current.leftovers():
                 shutil.rmtree(unused, ignore_errors=True)
-        self._become(current.refreshed())
+        self._become(current)
+
+    @classmethod
+    def _commit(
+        cls, folder: Path, analyzer: Analyzer, segments: Sequence[Segment], options: Mapping[str, bool]
+    ) -> Index:
+        """Make these segments the index, with the documents that are marked in them as deleted, and return it.
+
+        Call it while holding the folder's lock.
+        """
+        # The newest stays even if it is empty, so that its name is not given to another while readers may have it open.
+        segments = [segment for segment in segments if segment.live or segment is segments[-1]]
+        marked = {s.folder.name: s.store.deleted for s in segments if s.store.deleted is not None and s.live < len(s)}
+        name = _next_name(folder, "deleted") if marked else None
+        if name is not None:
+            with atomic_folder(folder / name) as temporary:
+                for segment, deleted in marked.items():
+                    save_array(temporary / f"{segment}.npy", np.packbits(deleted))
+        hashes = {segment.folder.name: segment.data_hash for segment in segments}
+        index = cls(folder, analyzer, segments, write_description(folder, analyzer, hashes, **options, deleted=name))
+        index._stamp = _stamp(folder)
+        for unused in set(_part_folders(folder)) - {folder / part for part in (*hashes, name or "")}:
+            shutil.rmtree(unused, ignore_errors=True)
+        return index
+
+    def _merged(self, choose: Callable[[Sequence[Segment]], Sequence[Segment]]) -> Index:
+        """This index with the chosen segments rewritten as one. Call it while holding the folder's lock."""
+        if not (chosen := [segment for segment in choose(self.segments) if segment.live]):
+            return self
+        merged = merge_segments(chosen, self.folder / _next_name(self.folder, "segment"), self.analyzer)
+        rest = [segment for segment in self.segments if segment not in chosen]
+        return self._commit(self.folder, self.analyzer, [*rest, merged], self._options())
 
     def _become(self, other: Index) -> None:
         self.segments, self.manifest, self.documents = other.segments, other.manifest, other.documents
@@ -384,9 +413,6 @@ class Index:
         name: str = "BM25",
         **options: Unpack[SearchOptions],
     ) -> Run: ...
-    @keywords_instead(
-        top_k="k is the number of results", hybrid="System.of_index(index, hybrid=0.7).search(…) adds a bi-encoder"
-    )
     def search(
         self,
         queries: Source,
@@ -426,7 +452,6 @@ class Index:
         parts = search_segments(self.segments, queries, bm25, k=k, threads=threads)
         return parts[0] if len(parts) == 1 else join_hits(self.documents, parts, k)
 
-    @keywords_instead(top_k="k is the number of results")
     def rank(self, text: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 10) -> Ranking:
         """The best ``k`` documents for one query."""
         if not isinstance(text, str):
@@ -480,31 +505,6 @@ def _keep_vectors(current: Index | None, folder: Path, store: DocumentStore) -> 
     """Keep the vectors of documents that are replaced by the same text. Nothing else depends on the old index."""
     with suppress(RankwellError):  # it may be damaged, and overwritten for that reason
         keep_vectors((current or Index.open(folder)).documents, store, renamed=current is None)
-
-
-def _commit(folder: Path, analyzer: Analyzer, segments: Sequence[Segment], options: Mapping[str, bool]) -> None:
-    """Make these segments the index, with the documents that are marked in them as deleted."""
-    # The newest stays even if it is empty, so that its name is not given to another while readers may have it open.
-    segments = [segment for segment in segments if segment.live or segment is segments[-1]]
-    marked = {s.folder.name: s.store.deleted for s in segments if s.store.deleted is not None and s.live < len(s)}
-    name = _next_name(folder, "deleted") if marked else None
-    if name is not None:
-        with atomic_folder(folder / name) as temporary:
-            for segment, deleted in marked.items():
-                save_array(temporary / f"{segment}.npy", np.packbits(deleted))
-    hashes = {segment.folder.name: segment.data_hash for segment in segments}
-    write_description(folder, analyzer, hashes, **options, deleted=name)
-    for unused in set(_part_folders(folder)) - {folder / part for part in (*hashes, name or "")}:
-        shutil.rmtree(unused, ignore_errors=True)
-
-
-def _merge(index: Index, choose: Callable[[Sequence[Segment]], Sequence[Segment]]) -> None:
-    """Rewrite the chosen segments as one. Call it while holding the folder's lock."""
-    chosen = [segment for segment in choose(index.segments) if segment.live]
-    if chosen:
-        merged = merge_segments(chosen, index.folder / _next_name(index.folder, "segment"), index.analyzer)
-        rest = [segment for segment in index.segments if segment not in chosen]
-        _commit(index.folder, index.analyzer, [*rest, merged], index._options())
 
 
 def _fill(

@@ -23,18 +23,18 @@ def join_hits(documents: NumberedDocuments, parts: Sequence[Hits], k: int, *, or
     Ids are needed only for equal scores: those from several stores, or all if ties within a store are not
     ``ordered`` yet.
     """
-    width = min(k, len(documents))
-    bases = documents.bases[: len(parts)]
-    numbers = np.concatenate(
-        [np.where(part.numbers >= 0, part.numbers + base, -1) for part, base in zip(parts, bases, strict=True)],
-        axis=1,
-    )
-    scores = np.concatenate([part.scores for part in parts], axis=1)
-    if len(parts) > 1:
+    used = [(part, base) for part, base in zip(parts, documents.bases, strict=False) if part.numbers.shape[1]]
+    if ordered and len(used) == 1 and not used[0][1]:
+        return Hits(used[0][0].numbers[:, :k], used[0][0].scores[:, :k])
+    if not used:
+        return parts[0]
+    numbers = np.concatenate([np.where(part.numbers >= 0, part.numbers + base, -1) for part, base in used], axis=1)
+    scores = np.concatenate([part.scores for part, _ in used], axis=1)
+    if len(used) > 1:
         order = np.argsort(-scores, axis=1, kind="stable")
         numbers, scores = np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
-    _order_ties(documents, numbers, scores, width, ordered)
-    return Hits(np.ascontiguousarray(numbers[:, :width]), np.ascontiguousarray(scores[:, :width]))
+    _order_ties(documents, numbers, scores, k, ordered)
+    return Hits(np.ascontiguousarray(numbers[:, :k]), np.ascontiguousarray(scores[:, :k]))
 
 
 def _order_ties(documents: NumberedDocuments, numbers: Rows, scores: Scores, width: int, ordered: bool) -> None:

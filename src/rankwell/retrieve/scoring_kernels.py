@@ -17,8 +17,14 @@ _LOOKUP_COST = 32
 _SMALLEST = np.float32(1e-38)
 
 
-def make_workspace(window_bits: int, k: int, terms: int) -> tuple[NDArray[Any], ...]:
-    """The memory of a :func:`search` for the best ``k`` documents of queries of at most so many terms."""
+Workspace = tuple[NDArray[Any], ...]
+
+
+def make_workspace(window_bits: int, k: int, terms: int) -> Workspace:
+    """The memory of a :func:`search` for the best ``k`` documents of queries of at most so many terms.
+
+    It can be used again by one search after the other.
+    """
     scores, values = np.zeros(1 << window_bits, np.float32), np.empty(1 << window_bits, np.float32)
     floors = np.zeros(2, np.float32)
     return (
@@ -218,6 +224,7 @@ def search(
     query_ends: NDArray[np.int64],
     terms: NDArray[np.int32],
     weights: NDArray[np.float32],
+    lowest: NDArray[np.uint64],
     posting_begins: NDArray[np.int64],
     chunk_begins: NDArray[np.int64],
     documents: NDArray[np.uint16],
@@ -253,6 +260,7 @@ def search(
 ) -> None:
     """Fill ``best_keys`` (queries, k), initially zero, with the keys of each query's best documents, in any order.
 
+    Those of ``lowest`` and below are left out.
     A key is the score's 32 bits above the document's place in the order of ids, so that one comparison is THE order.
     A query's terms are sorted by descending weight and sums are always taken in that order, so that pruning changes no
     bit of any score. ``norms[d] = flat_norm + length_norm * length(d)``. The arrays after ``prune`` are those of
@@ -274,8 +282,8 @@ def search(
         for t in range(begin_term, end_term):
             next_chunks[t - begin_term] = chunk_begins[terms[t]]
         count = np.int64(0)
-        threshold = np.uint64(0)
-        floor_bits[0] = 0
+        threshold = lowest[query]
+        floor_bits[0] = np.uint32(threshold >> np.uint64(32))
         while True:
             window = np.int64(-1)
             for t in range(begin_term, end_term):
@@ -376,7 +384,7 @@ def search(
                         floor_bits[0] = np.uint32(threshold >> np.uint64(32))
                         count = k
             # A first threshold as soon as there are k documents lets the next windows be pruned; later ones can wait.
-            if count > k and (threshold == 0 or count > 2 * k):
+            if count > k and (threshold == lowest[query] or count > 2 * k):
                 threshold = _keep_largest(best, count, k, scratch)
                 floor_bits[0] = np.uint32(threshold >> np.uint64(32))
                 count = k

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import Array, gather
+from rankwell.core.arrays import Array, gather, pack_strings
 from rankwell.core.errors import InputError
 from rankwell.core.mapped import ArrayFolder
 from rankwell.corpus.filters import Filter
@@ -21,7 +21,7 @@ from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore
 from rankwell.retrieve.builder import SEGMENT_VERSION
 from rankwell.retrieve.posting_kernels import count_postings
-from rankwell.retrieve.scoring_kernels import make_workspace, search
+from rankwell.retrieve.scoring_kernels import Workspace, search
 
 CHECKED_POSTINGS = 1 << 16
 MERGED_POSTINGS = 1_000_000
@@ -83,7 +83,8 @@ class Segment:
         other = self._view(self.store.view(deleted, None))
         vars(other).pop("total_length", None)
         if deleted is not None:
-            other._deleted_counts = np.full(len(self.terms), -1, np.int64)
+            other._deleted_counts = np.full(len(self.terms) + 1, -1, np.int64)
+            other._deleted_counts[-1] = 0
         return other
 
     @cached_property
@@ -134,9 +135,9 @@ class Segment:
         """The number of documents that are not deleted."""
         return self.store.live
 
-    def find_terms(self, terms: list[str]) -> NDArray[np.int32]:
-        """The numbers of these terms, -1 for those that no document has. Raises if their postings are damaged."""
-        numbers = self.terms.find(terms)
+    def find_terms(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The numbers of these packed terms, -1 for those that no document has. Raises if postings are damaged."""
+        numbers = self.terms.find_packed(text, ends)
         if not self._checked_terms[numbers].all():
             self._check_terms(np.unique(numbers[~self._checked_terms[numbers]]).astype(np.int64))
         return numbers
@@ -197,7 +198,7 @@ class Segment:
         """Read the whole segment. Raises if a file is damaged."""
         if len(self.terms):
             self._check_terms(np.arange(len(self.terms)))
-        self._norms(0.9, 0.4, 1.0)
+        self.norms(0.9, 0.4, 1.0)
         if self._tie_documents.whole().max() >= len(self):
             raise InputError(self._tie_documents.path, None, "damaged: a number above that of the documents")
         self.terms.check()
@@ -205,17 +206,17 @@ class Segment:
 
     def document_frequencies(self, terms: NDArray[np.int32]) -> NDArray[np.int64]:
         """The number of documents each term occurs in, deleted ones not counted; 0 for term -1."""
-        known = np.maximum(terms, 0)
-        counts = (
-            self.posting_begins[known + 1] - self.posting_begins[known] if len(self.terms) else np.zeros(len(terms))
-        )
-        if self.store.deleted is not None and len(self.terms):
-            counts = counts - self._count_deleted(self.store.deleted, known.astype(np.int64))
-        return np.where(terms >= 0, counts, 0).astype(np.int64)
+        begins = self.posting_begins
+        counts: NDArray[np.int64] = np.maximum(begins[terms + 1] - begins[terms], 0)
+        if self.store.deleted is not None:
+            counts -= self._count_deleted(self.store.deleted, terms)
+        return counts
 
-    def _count_deleted(self, deleted: NDArray[np.bool_], terms: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _count_deleted(self, deleted: NDArray[np.bool_], terms: NDArray[np.int32]) -> NDArray[np.int64]:
         """The number of deleted documents each term occurs in, counted when a term is first searched for."""
-        if len(new := np.unique(terms[self._deleted_counts[terms] < 0])):
+        counts = self._deleted_counts[terms]
+        if counts.min(initial=0) < 0:
+            new = np.unique(terms[counts < 0]).astype(np.int64)
             if not self._checked_terms[new].all():
                 self._check_terms(new[~self._checked_terms[new]])
             windows = np.zeros(((len(self) - 1) >> self.window_bits) + 1, bool)
@@ -225,30 +226,32 @@ class Segment:
             begins = self.posting_begins, self.chunk_begins
             count_postings(new, *begins, self._postings.values, *chunks, self.window_bits, deleted, windows, counts)
             self._deleted_counts[new] = counts
-        return self._deleted_counts[terms]
+            counts = self._deleted_counts[terms]
+        return counts
 
-    def search(
+    def score(
         self,
-        query_ends: NDArray[np.int64],
-        terms: NDArray[np.int32],
-        weights: NDArray[np.float32],
+        queries: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], NDArray[np.uint64]],
+        norms: Norms,
+        workspace: Workspace,
+        keys: NDArray[np.uint64],
         *,
-        k: int,
-        k1: float,
-        b: float,
-        mean_length: float,
         prune: bool = True,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Documents and scores ``(queries, k)`` in THE order; the rest of a row is -1 and 0."""
+    ) -> None:
+        """Fill ``keys`` (queries, k), initially zero, with those of each query's best documents, in any order.
+
+        The queries are where each ends, their terms, the terms' weights, and a key that documents must exceed.
+        """
         self._arrays.check_sizes()
         begins = self.posting_begins, self.chunk_begins
         postings = self._postings.values, self._frequencies.values, *(chunks.values for chunks in self._chunks)
-        norms = *self._norms(k1, b, mean_length), self._ties.values, *self._selected
-        workspace = make_workspace(self.window_bits, k, len(terms))
-        keys = np.zeros((len(query_ends), k), np.uint64)
-        queries = query_ends, terms, weights
-        search(*queries, *begins, *postings, *norms, self.window_bits, k, prune, *workspace, keys)
+        limits = *norms, self._ties.values, *self._selected
+        search(*queries, *begins, *postings, *limits, self.window_bits, keys.shape[1], prune, *workspace, keys)
+
+    def read_keys(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Documents and scores in THE order, as wide as the longest row; the rest of a row is -1 and 0."""
         keys = np.sort(keys, axis=1)[:, ::-1]
+        keys = keys[:, : np.count_nonzero(keys.any(axis=0))]
         scores = (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
         ties = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
         self._tie_documents.check(ties.ravel(), ties.ravel() + 1)
@@ -289,7 +292,7 @@ class Segment:
     def documents_with(self, terms: list[str]) -> NDArray[np.bool_]:
         """Which documents have at least one of these terms, deleted ones too."""
         mask = np.zeros(len(self), bool)
-        for term in self.find_terms(terms).tolist():
+        for term in self.find_terms(*pack_strings(terms)).tolist():
             if term >= 0:
                 mask[self._documents(term, term + 1)] = True
         return mask
@@ -315,7 +318,7 @@ class Segment:
         ends = np.searchsorted(numbers >> self.window_bits, windows, side="right")
         return (numbers & ((1 << self.window_bits) - 1)).astype(np.uint16), ends.astype(np.int64)
 
-    def _norms(self, k1: float, b: float, mean_length: float) -> Norms:
+    def norms(self, k1: float, b: float, mean_length: float) -> Norms:
         """BM25's length normalisation: ``flat + by_length * length(d)`` of each document, and its two parameters.
 
         It is infinite for documents that may not be found.

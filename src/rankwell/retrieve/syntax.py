@@ -75,7 +75,7 @@ def scored_prefixes(segments: Sequence[Segment], analyzer: Analyzer, clauses: Se
     for clause in clauses:
         if clause.kind == "prefix" and clause.sign != "-":
             terms = sorted(set(_begun(segments, analyzer, clause.text)) - set(analyzer.terms(clause.text)))
-            counts = sum(segment.document_frequencies(segment.find_terms(terms)) for segment in segments)
+            counts = sum(segment.document_frequencies(segment.find_terms(*pack_strings(terms))) for segment in segments)
             scored += [terms[place] for place in np.argsort(-np.asarray(counts), kind="stable")[:MOST_SCORED]]
     return scored
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from rankwell.core.arrays import Rows
+from rankwell.core.arrays import Rows, pack_strings
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.core.shards import Shards, map_shards
@@ -61,7 +61,8 @@ class Shard:
 
     def frequencies(self, terms: list[str]) -> Rows:
         """In how many documents of this shard each term occurs."""
-        counts = [segment.document_frequencies(segment.find_terms(terms)) for segment in self.segments]
+        packed = pack_strings(terms)
+        counts = [segment.document_frequencies(segment.find_terms(*packed)) for segment in self.segments]
         total: Rows = np.sum(counts, axis=0, dtype=np.int64)
         return total
 

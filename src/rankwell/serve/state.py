@@ -382,11 +382,11 @@ class Holder:
         """Whether a thread is reopening the sources."""
         return any(thread.is_alive() for thread in self._reloads)
 
-    def refresh(self) -> State:
-        """Serve the index as it is now, if another process or :meth:`write` has changed it."""
+    def refresh(self, written: Index | None = None) -> State:
+        """Serve the index as it is now, if another process or :meth:`write`, which opened it, has changed it."""
         with self._lock:
             state = self.state
-            index = None if state.index is None else state.index.refreshed()
+            index = None if state.index is None else (written or state.index).refreshed()
             if state.system is None or index is None or index is state.index:
                 return state
             if state.models and not index.has_texts:
@@ -411,11 +411,11 @@ class Holder:
         All jobs are one update and one deletion, which are on the disk before this returns.
         """
         with self._writer_lock:
-            counts = self._write(jobs)
-        fresh = self.refresh()
+            counts, index = self._write(jobs)
+        fresh = self.refresh(index)
         return [(count, fresh) for count in counts]
 
-    def _write(self, jobs: Sequence[Sequence[WriteJob]]) -> list[int]:
+    def _write(self, jobs: Sequence[Sequence[WriteJob]]) -> tuple[list[int], Index]:
         assert self.state.system is not None
         writer = self._writing(self.state.system.first_stage, self.state.system.index.reopened())
         documents: dict[str, Document] = {}
@@ -434,8 +434,9 @@ class Holder:
             counts.append(count)
         if documents:
             writer.index.update(documents.values(), prepare=writer.preparation)
-        writer.index.delete(deleted)
-        return counts
+        if deleted:
+            writer.index.delete(deleted)
+        return counts, writer.index
 
     def _writing(self, first: FirstStage, index: Index) -> FirstStage:
         """A first stage with a bi-encoder of its own, for what is computed beside searches."""
