@@ -41,7 +41,7 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="rankwell",
-    help="""Fit BERT rankers to your own documents, run them fast, and see whether they are better.
+    help="""A search ranker fitted to your documents, and proof that it is better.
 
     Examples:
 

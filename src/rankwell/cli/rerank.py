@@ -46,6 +46,7 @@ SETTINGS: dict[str, Any] = {
     "tsv": bool,
     "docids": str,
     "label": str,
+    "instruction": str,
     "words": bool,
     "id": str,
     "text": str,
@@ -143,8 +144,9 @@ def rerank(
     normalise: how scores are normalised before --fuse and --blend combine them: min-max (the default), z-score, none.
 
     docids: with a question, the documents to re-rank (ID,ID,...); label: of several classes, the one that means
-    relevant (default: entailment); words: true compares texts by the word vectors of --model, a bi-encoder, which are
-    computed unless the index stores them. Models like ColBERT always do.
+    relevant (default: entailment); instruction: what a language model is told to look for, in place of its own; words:
+    true compares texts by the word vectors of --model, a bi-encoder, which are computed unless the index stores them.
+    Models like ColBERT always do.
 
     id, text, title: fields or columns of --collection. Default: recognised by their names.
 
@@ -204,6 +206,7 @@ def rerank(
     changed = {"name": "template", "max_length": "max_length", "max_query": "max_query", "markers": "markers"}
     changes: dict[str, Any] = {
         "attention": options.pop("attention", None),
+        "instruction": options.pop("instruction", None),
         "template": {field: options.pop(name) for field, name in changed.items() if name in options},
         "engine": {name: options.pop(name) for name in ("label",) if name in options},
     }

@@ -28,6 +28,9 @@ Name = Annotated[str, StringConstraints(max_length=256)]
 # Far above any service's limit, and short enough for an error message.
 LARGEST = 2**31 - 1
 Label = Annotated[str, StringConstraints(max_length=64)]
+Instruction = Annotated[
+    Query | None, Field(description="What to look for, if the model's prompt has a place for an instruction.")
+]
 Milliseconds = Annotated[int, Field(ge=1, description="The deadline, capped by the service's own.")]
 
 
@@ -117,6 +120,7 @@ class Search(Body):
         le=LARGEST,
         description="Candidates to re-rank. Default: the system's, or what takes about a second, at most 100.",
     )
+    instruction: Instruction = None
     words: bool = Field(
         False, description="Return the word of each document that is most similar to each word of the query."
     )
@@ -192,6 +196,7 @@ class Rerank(Body):
     texts_field: ClassVar[str]
     """The field with the texts to score."""
 
+    instruction: Instruction = None
     raw_scores: bool = Field(False, description="Return the model's raw scores instead of probabilities.")
     truncate: bool = Field(False, description="Truncate long texts instead of reading them in windows.")
 

@@ -105,10 +105,16 @@ class Model:
         return self.ranker.engine.explainable
 
     def lay_out(
-        self, query: str, documents: Pieces, type: str | None = None, *, truncate: bool = False
+        self,
+        query: str,
+        documents: Pieces,
+        type: str | None = None,
+        instruction: str | None = None,
+        *,
+        truncate: bool = False,
     ) -> LaidOutPairs:
         """Lay out pairs of a query and documents; ``truncate`` truncates long ones instead of reading windows."""
-        reader, rows = self.ranker.reader, np.zeros(len(documents), np.int64)
+        reader, rows = self.ranker.reader.asking(instruction), np.zeros(len(documents), np.int64)
         fields = {"query": reader.encode_queries([query]).take(rows), "document": documents}
         if type:
             fields["type"] = reader.encode([type.lower()]).take(rows)
