@@ -165,7 +165,7 @@ def test_the_demo_goes_all_the_way(rankwell: Rankwell, monkeypatch: pytest.Monke
     for step in ("1. Index", "2. Search", "3. Search by meaning", "left out", "5. Evaluate", "6. Your own documents"):
         assert step in shown.out
     assert "369 passages" in shown.out
-    assert {"index", "index-plain", "bm25.run", "bm25-plain.run"} <= {path.name for path in Path("demo").iterdir()}
+    assert {"index", "bm25.run"} <= {path.name for path in Path("demo").iterdir()}
     assert rankwell("demo", "--out", "demo").code == 0  # again, over the first
 
 

@@ -14,7 +14,7 @@ from rankwell.core.manifest import file_digest
 from rankwell.corpus.datasets import FolderDataset, open_dataset
 from rankwell.corpus.formats import read_qrels, read_run, write_documents
 from rankwell.corpus.records import Document, Query
-from rankwell.corpus.sources import read_query, read_questions, resolve_documents
+from rankwell.corpus.sources import read_questions, resolve_documents
 
 Fill = Callable[..., Path]
 
@@ -266,7 +266,6 @@ def test_a_data_set_of_the_package_with_judgments_is_its_own_split(registered: s
 
 def test_a_data_set_of_the_package_can_be_asked_for_queries(registered: str) -> None:
     assert read_questions(f"{registered}/dev") == [Query("q1", "first")]
-    assert read_query(registered, "q1") == Query("q1", "first")
 
 
 def test_a_record_without_a_text_of_its_own_gives_title_and_body(registered: str, tmp_path: Path) -> None:

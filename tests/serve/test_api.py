@@ -269,7 +269,7 @@ def test_without_a_model_there_is_bm25_and_a_note(
     lacks: str | None, hint: str, served_index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "default_lacks", lambda: lacks)
-    note = "no re-ranker is served: results come from BM25 only; add one with --model" + hint
+    note = "no re-ranker is served; add one with --model" + hint
     with opened(Sources(served_index)) as client:
         ready = client.get("/ready").json()
         assert (ready["note"], ready["reranker"], ready["stages"]) == (note, False, ["bm25"])

@@ -31,6 +31,7 @@ EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "models"),
     "accelerate": "train",
     **dict.fromkeys(("onnx", "onnxruntime", "openvino"), "onnx"),
+    **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "serve"),
     "matplotlib": "plots",
     "ray": "scale",
 }

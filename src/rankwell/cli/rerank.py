@@ -43,7 +43,6 @@ SETTINGS: dict[str, Any] = {
     "stride": int,
     "aggregate": str,
     "normalise": Normalisation,
-    "tsv": bool,
     "docids": str,
     "label": str,
     "instruction": str,
@@ -153,13 +152,11 @@ def rerank(
     cache: a file to cache scores in; keep_tokens: true or false, whether to tokenise all documents of an index or
     store and cache the tokens there. Default: if RUN needs at least a twentieth of them.
 
-    format: trec (the default) or msmarco; tag: the run's name; tsv: true prints answers as --tsv of search does.
+    format: trec (the default) or msmarco; tag: the run's name.
 
     Examples:
 
         rankwell rerank "how do bees keep warm in winter" --collection my-index
-
-        rankwell rerank "how do bees keep warm in winter" --collection my-index --hybrid --fuse 0.5
 
         rankwell rerank bm25.run --queries queries.tsv --collection my-index --model model --out mono.run
 
@@ -167,16 +164,8 @@ def rerank(
 
         rankwell rerank bm25.run --queries q.tsv --collection c.tsv --model model --depth 100 --fuse 0.3 --out fused.run
 
-        rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --depth 100 --blend 0.3 --fuse 0.1
-        --set normalise=z-score --out blended.run
-
         rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows 100
         --set stride=50 --set aggregate=top3 --set cache=scores.db --out windows.run
-
-        rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows sentences:150
-        --set aggregate=top3 --out sentences.run
-
-        rankwell rerank mono.run --queries q.tsv --collection my-index --model second --depth 30 --out second.run
 
         rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --ray local --workers 4
         --out mono.run
@@ -199,7 +188,7 @@ def rerank(
     tag, format = options.pop("tag", "rankwell"), options.pop("format", "trec")
     check_run(out, tag, cluster)
     output_file(options.get("cache"))
-    printed = answer_format(context, tsv=options.pop("tsv", False))
+    printed = answer_format(context)
     if queries is None and not is_question(run):
         raise RankwellError(f"re-ranking the run {run} needs --queries")
     columns = Columns(*(options.pop(name, None) for name in ("id", "text", "title")))
