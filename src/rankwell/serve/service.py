@@ -462,7 +462,8 @@ class Service:
     def model(self, state: State, name: str | None) -> Model:
         """The model of this name or alias; by default the first, and the only one by any name."""
         if not state.models:
-            raise ApiError(409, "unavailable", state.note or "the system has no re-ranker; `rankwell serve INDEX` has")
+            line = "this system has no re-ranker; `rankwell serve INDEX` has one"
+            raise ApiError(409, "unavailable", state.note or line)
         if name is None or len(state.models) == 1:
             return next(iter(state.models.values()))
         name = state.aliases.get(name, name)
