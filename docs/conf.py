@@ -35,6 +35,7 @@ html_theme = "furo"
 html_title = "rankwell"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
+html_extra_path = ["results/fit/report"]
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -84,8 +85,9 @@ def write_references(app: Sphinx) -> None:
         (REFERENCE / f"{name}.md").write_text(text, encoding="utf-8")
 
 
-def add_menu(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Add a hidden table of contents for each section of the front page."""
+def prepare(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Open the kept report rather than download it, and add a hidden table of contents for each section of README."""
+    source[0] = re.sub(r"\[([^\]]+)\]\(results/fit/report/([\w.]+)\)", r'<a href="\2">\1</a>', source[0])
     if docname != root_doc:
         return
     for section in source[0].split("\n## ")[1:]:
@@ -100,4 +102,4 @@ def add_menu(app: Sphinx, docname: str, source: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     """Connect the two steps above."""
     app.connect("builder-inited", write_references)
-    app.connect("source-read", add_menu)
+    app.connect("source-read", prepare)

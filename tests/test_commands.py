@@ -133,7 +133,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     if page.stem in ("fitting", "your-engine", "serve"):
-        assert rankwell("fit", "my-data", "--out", "my-system", "--minutes", "1", "--device", "cpu").code == 0
+        assert rankwell("fit", "my-data", "--out", "my-system", "--minutes", "3", "--device", "cpu").code == 0
     if page.stem == "serve":
         assert rankwell("export", "my-model", "--backend", "onnx", "--out", "exported").code == 0
     monkeypatch.setenv("RANKWELL_WRITING_KEY", "a key")

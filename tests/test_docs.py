@@ -55,6 +55,33 @@ def test_the_links_to_parts_of_pages_lead_there(page: Path) -> None:
     assert [(file, part) for file, part in links if part not in anchors(page.parent / file if file else page)] == []
 
 
+QUESTIONS = {
+    "How do I filter?": '--filter "',
+    "Which model runs on a CPU?": "`rankwell-mini`",
+    "How many judgments do I need?": "50 judged queries show large differences",
+    "How do I use my engine's results?": "A run has a line for each result",
+    "How do I use clicks?": "clicks.train.csv",
+    "How do I delete a document?": "rankwell delete my-index",
+    "Which language?": "--language de",
+    "How do I serve it?": "rankwell serve my-system",
+    "How do I know that it is better?": "rankwell evaluate qrels.txt",
+    "What does it cost in memory?": "316 MiB",
+}
+"""What people ask, and what stands in the answer."""
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_first_page_links_to_the_answer(question: str) -> None:
+    """In one click, with the answer among the first lines below the heading that is linked."""
+    start = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    found = re.search(rf"\[{re.escape(question)}\]\(([\w-]+\.md)(?:#([\w-]+))?\)", start)
+    assert found is not None
+    lines = (ROOT / "docs" / found[1]).read_text(encoding="utf-8").splitlines()
+    headings = [re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in lines]
+    begin = headings.index(found[2]) if found[2] else 0
+    assert any(QUESTIONS[question] in line for line in lines[begin + 1 : begin + 15])
+
+
 FOR_FEW = {
     "rankwell.corpus.languages import SEGMENTERS",
     "rankwell.evaluation.notation import DEPTH",

@@ -1,4 +1,4 @@
-"""Fit BERT rankers to your own documents, run them fast, and see whether they are better.
+"""A search ranker fitted to your documents, and proof that it is better.
 
 Everything a user needs is a name of this package; ``__init__.pyi`` lists them. Each name is imported when it is first
 used, so ``import rankwell`` costs next to nothing and needs no torch.

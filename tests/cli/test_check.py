@@ -29,7 +29,6 @@ def test_a_sound_index_is_said_to_be_as_written(rankwell: Rankwell, copy: Path) 
     assert "369 documents" in checked.out
     assert "as written" in checked.out
     assert "no checksums" not in checked.out
-    assert rankwell("check", copy, "--no-verify").out.endswith("lengths and descriptions are right\n")
 
 
 def test_a_damaged_file_is_named(rankwell: Rankwell, copy: Path) -> None:
@@ -38,7 +37,6 @@ def test_a_damaged_file_is_named(rankwell: Rankwell, copy: Path) -> None:
     checked = rankwell("check", copy)
     assert (checked.code, checked.err.count("\n")) == (2, 1)
     assert checked.err.startswith(f"rankwell: {path}: damaged: block ")
-    assert rankwell("check", copy, "--no-verify").code == 0
 
 
 def test_a_damaged_record_of_what_made_the_vectors_is_named(

@@ -64,19 +64,6 @@ def test_rerank_without_a_model(
     assert read_run(Path("own.run")) == read_run(Path("named.run")) != read_run(Path("bm25.run"))
 
 
-def test_blending_and_hybrid_search_have_the_same_default_bi_encoder(
-    shipped: Path, rankwell: Callable[..., Any], index: Path, queries: Path
-) -> None:
-    options = ("--k", "3", "--hybrid", "0.5", "--out", "hybrid.run")
-    assert rankwell("search", index, queries, *options).code == 0
-    common = ("rerank", "hybrid.run", "--queries", queries, "--collection", index, "--depth", "3", "--out", "own.run")
-    assert rankwell(*common, "--blend", "0.3").code == 0
-    encoders = [
-        json.loads(Path(f"{run}.manifest.json").read_text())["data"]["encoder"] for run in ("hybrid.run", "own.run")
-    ]
-    assert encoders[0] == encoders[1]
-
-
 def test_explain_without_a_model(shipped: Path, rankwell: Callable[..., Any]) -> None:
     shown = rankwell("explain", "--query", "what is bogue", "--document", "a bogus fish", "--json")
     assert shown.code == 0

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import pytest
 pytest.importorskip("torch")
 
 from rankwell import sample
-from rankwell.core.manifest import file_digest
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
 from rankwell.corpus.records import Run
@@ -27,7 +26,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
-from rankwell.models.checkpoints.names import encoder_digest, model_digest
+from rankwell.models.checkpoints.names import encoder_digest
 from rankwell.papers.ccnu.network import SdnetConfig, new_sdnet, save_sdnet
 from rankwell.papers.ccnu.ranker import SdnetRanker
 from rankwell.rank.dense import DenseRanker
@@ -145,7 +144,6 @@ def test_by_default_windows_are_what_fits(call: Call, expected: Callable[..., Ru
     whole = expected(template={"max_length": 80})
     assert same("out.run", whole)
     assert not same("out.run", expected(template={"max_length": 80}, windows=None))
-    assert json.loads(Path("out.run.manifest.json").read_text())["config"]["windows"] == asdict(Windows())
     assert call("--set", "max_length=80", "--set", "aggregate=mean").code == 0
     assert same("out.run", expected(template={"max_length": 80}, windows=Windows(aggregate="mean")))
 
@@ -204,9 +202,6 @@ def test_a_bi_encoders_similarity_is_added(
     assert call(*asked, "--fuse", "0.2", "--set", "normalise=z-score").code == 0
     runs = {"model": own, "similarity": similar, "first": given}
     assert same("out.run", fuse(runs, Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")))
-    manifest = json.loads(Path("out.run.manifest.json").read_text())
-    assert manifest["config"]["blend"] == [0.3, "z-score"]
-    assert len(manifest["data"]["encoder"]) > 8
 
 
 def test_a_model_that_compares_documents_is_a_ranker_too(
@@ -257,22 +252,6 @@ def test_a_model_without_a_ranking_head_is_refused(call: Call, tiny_checkpoint: 
     problem = f"{bare}: has no ranking head (no classifier), so cannot rank; train a ranker"
     assert call(model=bare).complaint.startswith(problem)
     assert not Path("out.run").exists()
-
-
-def test_a_run_has_a_manifest(call: Call, first: Path, queries: Path, tiny_checkpoint: Path) -> None:
-    call("--depth", "3", "--set", "attention=strm", "--fuse", "0.5")
-    manifest = json.loads(Path("out.run.manifest.json").read_text())
-    assert (manifest["kind"], manifest["seed"]) == ("run", None)
-    config = manifest["config"]
-    assert (config["depth"], config["attention"], config["fuse"]) == (3, "strm", [0.5, "min-max"])
-    assert (config["template"]["name"], config["template"]["max_length"]) == ("mono", 512)
-    data = manifest["data"]
-    assert (data["run"], data["queries"]) == (file_digest(first), file_digest(queries))
-    assert data["model"] == model_digest(tiny_checkpoint)
-    assert sorted(path.name for path in Path().iterdir()) == ["out.run", "out.run.manifest.json"]
-    call("--depth", "3", collection=COLLECTION)
-    other = json.loads(Path("out.run.manifest.json").read_text())
-    assert other["data"]["texts"] == data["texts"]  # the same texts from another source
 
 
 def test_the_run_can_be_compressed_and_in_msmarco_format(call: Call) -> None:

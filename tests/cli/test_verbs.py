@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from rankwell import sample
-from rankwell.core.manifest import file_digest
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_run
 from rankwell.models.checkpoints import names
@@ -66,17 +65,9 @@ def test_the_same_search_writes_the_same_bytes(rankwell: Rankwell, index: Path, 
     assert Path("a.run.gz").read_bytes() == Path("b.run.gz").read_bytes()
 
 
-def test_a_run_has_a_manifest(rankwell: Rankwell, index: Path, queries: Path) -> None:
+def test_a_run_is_the_only_file_that_is_written(rankwell: Rankwell, index: Path, queries: Path) -> None:
     rankwell("search", index, queries, "--k", "7", "--out", "bm25.run")
-    manifest = json.loads(Path("bm25.run.manifest.json").read_text())
-    assert manifest["kind"] == "run"
-    assert (manifest["config"]["k"], manifest["config"]["k1"], manifest["config"]["b"]) == (7, 0.9, 0.4)
-    opened = Index.open(index).manifest
-    assert manifest["config"]["index"] == opened["config_hash"]
-    assert manifest["data"] == {"index": opened["data_hash"], "queries": file_digest(queries)}
-    assert manifest["version"] == version("rankwell")
-    assert {"machine", "seed", "created", "config_hash", "data_hash"} <= manifest.keys()
-    assert sorted(path.name for path in Path().iterdir()) == ["bm25.run", "bm25.run.manifest.json"]
+    assert [path.name for path in Path().iterdir()] == ["bm25.run"]
 
 
 def test_index_takes_a_folder_and_gzip_and_jsonl(rankwell: Rankwell) -> None:
@@ -174,7 +165,7 @@ def test_the_demo_goes_all_the_way(rankwell: Rankwell, monkeypatch: pytest.Monke
     for step in ("1. Index", "2. Search", "3. Search by meaning", "left out", "5. Evaluate", "6. Your own documents"):
         assert step in shown.out
     assert "369 passages" in shown.out
-    assert {"index", "index-plain", "bm25.run", "bm25-plain.run"} <= {path.name for path in Path("demo").iterdir()}
+    assert {"index", "bm25.run"} <= {path.name for path in Path("demo").iterdir()}
     assert rankwell("demo", "--out", "demo").code == 0  # again, over the first
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import itertools
-import json
 import re
 import threading
 import time
@@ -99,13 +98,11 @@ def test_an_excerpt_is_short_and_on_one_line() -> None:
 # Manifest
 
 
-def test_a_manifest_holds_version_configuration_data_seed_and_machine(tmp_path: Path) -> None:
-    Manifest("run", {"k": 10}, {"queries": "abc"}, seed=7).write_beside(tmp_path / "bm25.run")
-    path = tmp_path / "bm25.run.manifest.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
+def test_a_manifest_holds_version_configuration_data_seed_and_machine() -> None:
+    record = Manifest("index", {"k": 10}, {"queries": "abc"}, seed=7).as_dict()
     assert record["version"] == version("rankwell")
     assert (record["kind"], record["config"], record["data"], record["seed"]) == (
-        "run",
+        "index",
         {"k": 10},
         {"queries": "abc"},
         7,

@@ -87,12 +87,18 @@ def test_numbers_texts_and_booleans_are_different_values(tmp_path: Path) -> None
     ("filter", "message"),
     [
         ("", "filter, character 1: expected a field, found the end"),
-        ("year >=", "filter, character 8: expected a number, a text in quotes, true or false, found the end"),
-        ("year >= and", "filter, character 9: expected a number, a text in quotes, true or false, found 'and'"),
+        (
+            "year >=",
+            "filter, character 8: expected a number, true, false, or a text in quotes, as in 'en', found",
+        ),
+        (
+            "year >= and",
+            "filter, character 9: expected a number, true, false, or a text in quotes, as in 'en'",
+        ),
         ("year 2015", "filter, character 6: expected a comparison such as = or >=, found '2015'"),
         ("year = 2015 lang = 'de'", "filter, character 13: expected and, or, or the end, found 'lang'"),
         ("(year = 2015", r"filter, character 13: expected and, or, or \), found the end"),
-        ("lang = 'de", "filter, character 8: expected a number, a text in quotes, true or false, found"),
+        ("lang = 'de", "filter, character 8: expected a number, true, false, or a text in quotes, as in 'en', found"),
         ("lang in 'de'", r"filter, character 9: expected \( and a list of values, found"),
         ("lang in ('de' 'fr')", r"filter, character 15: expected , or \), found"),
         ("lang not 'de'", "filter, character 10: expected in, found"),

@@ -195,9 +195,3 @@ def test_a_prompt_must_leave_room_for_a_text(folder: Path) -> None:
     found = ours(folder, query_prompt="bee " * 21).encode_queries(["honey", "tea", "honey tea"])
     assert abs(found[0] - found[1]).max() > 1e-3
     np.testing.assert_allclose(found[0], found[2], atol=1e-6)
-
-
-def test_a_manifest_tells_models_apart_that_ask_in_other_words(folder: Path) -> None:
-    plain, asking = ours(folder), ours(folder, query_prompt=QUERY)
-    assert plain.identity == {"encoder": plain.name}
-    assert asking.identity == {"encoder": plain.name, "query prompt": QUERY}

@@ -102,7 +102,6 @@ def test_a_bi_encoder_in_int8_has_a_name_of_its_own(tiny_bi_encoder: Path, monke
     fast = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", precision="int8")
     assert (exact.precision, fast.precision) == ("fp32", "int8")
     assert fast.exact_name == exact.name != fast.name
-    assert fast.identity != exact.identity
     texts = ["how do bees keep warm", "honey", "the river and the bridge of stone " * 20]
     found = fast.encode_documents(texts)
     assert (found * exact.encode_documents(texts)).sum(axis=1).min() > 0.995

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ sentence_transformers = pytest.importorskip("sentence_transformers")
 transformers = pytest.importorskip("transformers")
 
 from rankwell import Ranker  # noqa: E402
-from rankwell.core.errors import InputError  # noqa: E402
+from rankwell.core.errors import InputError, RankwellError  # noqa: E402
 from rankwell.models.language import KNOWN  # noqa: E402
+from rankwell.rank.cache import ScoreCache  # noqa: E402
 
 
 def their_scores(folder: Path, pairs: list[tuple[str, str]]) -> Any:
@@ -140,6 +142,26 @@ def test_qwen3_reranker_as_its_model_card_computes_it(tiny_models: Any, tmp_path
     assert np.abs(ranker.predict(tiny_models.PAIRS, activation="probability") - expected).max() < 1e-5
     differences = torch.stack(logits).diff(dim=1)[:, 0].numpy()
     assert np.abs(ranker.predict(tiny_models.PAIRS) - differences).max() < 1e-5
+
+
+def test_an_instruction_takes_the_place_of_the_published_one(tiny_models: Any, tmp_path: Path) -> None:
+    folder = tiny_models.make_language_model("qwen3", tmp_path / NAMES["qwen3"], chat=False)
+    published, told = Published(folder), "Find what keeps bees warm"
+    yes, no = published.answer("yes"), published.answer("no")
+    expected = []
+    for query, document in tiny_models.PAIRS:
+        asked = f"<Instruct>: {told}\n<Query>: {query}\n<Document>: {document}"
+        expected.append(published.logits([JUDGE, asked, ANSWER])[[no, yes]].diff().item())
+    usual, ranker = Ranker(folder), Ranker(folder, instruction=told)
+    assert np.abs(ranker.predict(tiny_models.PAIRS) - np.array(expected)).max() < 1e-5
+    assert np.abs(ranker.predict(tiny_models.PAIRS) - usual.predict(tiny_models.PAIRS)).max() > 1e-3
+    assert np.abs(copy.deepcopy(ranker).predict(tiny_models.PAIRS) - np.array(expected)).max() < 1e-5  # by its folder
+    cache = ScoreCache(tmp_path / "scores.db")
+    identities = {Ranker(folder, cache=cache, instruction=text).identity for text in (None, told, "Other")}
+    assert len(identities) == 3
+    bare = tiny_models.make("bert", tmp_path / "bare")
+    with pytest.raises(RankwellError, match="instruction: the model's prompt has no place for one"):
+        Ranker(bare, instruction=told)
 
 
 def test_mxbai_rerank_v2_as_its_package_computes_it(tiny_models: Any, tmp_path: Path) -> None:

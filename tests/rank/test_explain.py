@@ -330,14 +330,6 @@ def test_the_picture_shows_the_weights_and_the_closed_cells(ranker: Ranker, tmp_
     assert found["strm"] > 5 * cell / 2  # five pieces of the query may not look at bog; hatching takes its part
 
 
-def test_characters_no_font_has_are_shown_as_their_codes(ranker: Ranker, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    (drawn,) = attention_maps([explain(ranker, QUERY, "fish")])
-    odd = replace(drawn.columns[0], text="\u0378")
-    draw_attention([replace(drawn, columns=[odd])], tmp_path / "odd.svg")
-    assert "U+0378" in (tmp_path / "odd.svg").read_text(encoding="utf-8")
-
-
 def test_what_cannot_be_drawn_is_one_line(ranker: Ranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     maps = attention_maps([explain(ranker, QUERY, "fish")])
     with pytest.raises(RankwellError, match=r"map\.gif: expected a name that ends in \.png"):

@@ -189,7 +189,7 @@ def test_an_explanation_is_that_of_rankwell_explain(client: Any, ranker: Ranker,
         ("/rerank", {"query": "", "texts": ["b"]}, 422, "query"),
         ("/rerank", {"query": "a", "texts": ["b", 3]}, 422, "texts.1"),
         ("/rerank", {"query": "a", "documents": ["b"], "top_n": 0}, 422, "top_n"),
-        ("/rerank", {"query": "a", "texts": ["b"], "instruction": "c"}, 422, "instruction: there is no such field"),
+        ("/rerank", {"query": "a", "texts": ["b"], "instruction": "c"}, 422, "instruction: tiny takes none"),
         ("/rerank", {"query": "a", "documents": ["b"], "filter": "c = 1"}, 422, "filter: there is no such field"),
         ("/rerank", {"query": "a", "texts": ["b"], "type": "numeric"}, 422, "takes no query type"),
         ("/rerank", {"query": "a", "texts": ["b"], "timeout_ms": 0}, 422, "timeout_ms"),
@@ -269,7 +269,7 @@ def test_without_a_model_there_is_bm25_and_a_note(
     lacks: str | None, hint: str, served_index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "default_lacks", lambda: lacks)
-    note = "no re-ranker is served: results come from BM25 only; add one with --model" + hint
+    note = "no re-ranker is served; add one with --model" + hint
     with opened(Sources(served_index)) as client:
         ready = client.get("/ready").json()
         assert (ready["note"], ready["reranker"], ready["stages"]) == (note, False, ["bm25"])

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from typer.testing import CliRunner
 
-from rankwell import Ranker
+from rankwell import Index, Ranker
 from rankwell.cli.main import app
 from rankwell.serve import server
 from rankwell.serve.state import Sources, open_state
@@ -33,6 +33,27 @@ def test_rerank(tiny_models: Any, live: Callable[..., Any], tmp_path: Path, kind
     scores = {entry["index"]: entry["score"] for entry in answer}
     expected = Ranker(folder).predict([(query, text) for text in texts])
     assert np.abs(np.array([scores[i] for i in range(len(texts))]) - expected).max() < 1e-5
+
+
+def test_an_instruction_is_the_models_that_has_one(tiny_models: Any, live: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tiny_models.make_language_model("qwen3", tmp_path / "Qwen3-Reranker", chat=False)
+    query, texts = "how do bees keep warm?", [document for _, document in tiny_models.PAIRS]
+    Index.build({str(number): text for number, text in enumerate(texts)}, tmp_path / "index")
+    service = live(Sources(tmp_path / "index", (str(folder),)))
+    told = "Find what keeps bees warm"
+    body = {"query": query, "texts": texts, "raw_scores": True, "instruction": told}
+    status, answer, _ = service.post("/rerank", body)
+    assert status == 200, answer
+    scores = {entry["index"]: entry["score"] for entry in answer}
+    expected = Ranker(folder, instruction=told).predict([(query, text) for text in texts])
+    assert np.abs(np.array([scores[i] for i in range(len(texts))]) - expected).max() < 1e-5
+    status, answer, _ = service.post("/search", {"query": query, "instruction": told})
+    assert status == 200, answer
+    assert len(answer["rerank"]) > 1
+    for row in answer["rerank"]:
+        assert abs(row["score"] - expected[int(row["docid"])]) < 1e-5
+    status, answer, _ = service.post("/search", {"query": query, "instruction": told, "stages": "bm25"})
+    assert (status, answer["message"]) == (422, "instruction: a search without a re-ranker takes none")
 
 
 def test_the_class_that_means_relevant(tiny_models: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

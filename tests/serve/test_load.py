@@ -81,16 +81,12 @@ def test_a_deadline_ends_a_request_and_takes_its_pairs_along(live: Callable[...,
     service = live()
     engine = hold_back(service.service)
     body = {"query": QUERY, "texts": ["bees " * 200] * 40}
-    for options, headers in (({"timeout_ms": 2000}, {}), ({}, {"X-Timeout-Ms": "2000"})):
-        engine.gate.clear()
-        before = engine.scored
-        status, found, _ = service.post("/rerank", {**body, **options}, **headers)  # the model computes nothing yet
-        assert (status, found["error_type"]) == (504, "deadline")
-        wait_until(lambda: service.service.engine.queued == 0)
-        engine.gate.set()
-        assert service.post("/rerank", {"query": QUERY, "texts": ["tea"]})[0] == 200
-        assert engine.scored - before < 20  # the rest was dropped
-    assert service.post("/rerank", {"query": QUERY, "texts": ["tea"]}, **{"X-Timeout-Ms": "soon"})[0] == 422
+    status, found, _ = service.post("/rerank", {**body, "timeout_ms": 2000})  # the model computes nothing yet
+    assert (status, found["error_type"]) == (504, "deadline")
+    wait_until(lambda: service.service.engine.queued == 0)
+    engine.gate.set()
+    assert service.post("/rerank", {"query": QUERY, "texts": ["tea"]})[0] == 200
+    assert engine.scored < 20  # the rest was dropped
 
 
 def test_a_client_that_goes_takes_its_pairs_along(live: Callable[..., Any], hold_back: Any) -> None:

@@ -166,12 +166,6 @@ def test_both_share_one_bi_encoder(served_index: Path, tiny_checkpoint: Path, ti
     assert found == pytest.approx(expected, abs=1e-4)
 
 
-def test_without_a_model_the_note_says_who_finds(served_index: Path, tiny_bi_encoder: Path) -> None:
-    with started(served_index, (), encoder=tiny_bi_encoder, hybrid=0.5) as client:
-        note = client.get("/ready").json()["note"]
-    assert note.startswith("no re-ranker is served: results come from BM25 and a bi-encoder; add one with --model")
-
-
 def build(folder: Path, count: int) -> Path:
     Index.build((Document(f"d{n}", f"{QUERY} {n}") for n in range(count)), folder, overwrite=True)
     return folder

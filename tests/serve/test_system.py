@@ -91,7 +91,7 @@ def test_a_system_without_a_re_ranker_needs_no_advice(served_index: Path, tmp_pa
         assert client.get("/ready").json()["note"] is None
         refused = client.post("/rerank", json={"query": QUERY, "documents": ["a text"]})
     assert refused.status_code == 409
-    assert refused.json()["message"] == "this system has no re-ranker, so it only searches"
+    assert refused.json()["message"] == "this system has no re-ranker; `rankwell serve INDEX` has one"
     assert [row["docid"] for row in answer["bm25"]] == [result.docid for result in system.search(QUERY, k=5)]
 
 

@@ -13,25 +13,23 @@ from rankwell.rank.system import System, open_searchable
 
 @component
 class RankwellRanker:
-    """Orders documents by p(relevant), which becomes their score. ``model`` is a checkpoint folder or a name.
+    """Orders documents by p(relevant), which becomes their score. ``model`` is a checkpoint folder or a name;
+    ``options`` are those of :meth:`Ranker.from_pretrained`.
 
     Everything given is plain, so a pipeline with this component can be written to YAML; the model is loaded when the
     pipeline warms up.
     """
 
-    def __init__(
-        self, model: str, top_k: int | None = None, backend: str = "torch", options: dict[str, Any] | None = None
-    ):
+    def __init__(self, model: str, top_k: int | None = None, options: dict[str, Any] | None = None):
         self.model = model
         self.top_k = top_k
-        self.backend = backend
         self.options = options
         self._ranker: Ranker | None = None
 
     def warm_up(self) -> None:
         """Load the model, once."""
         if self._ranker is None:
-            self._ranker = Ranker.from_pretrained(self.model, backend=self.backend, **(self.options or {}))
+            self._ranker = Ranker.from_pretrained(self.model, **(self.options or {}))
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:

@@ -33,14 +33,9 @@ class RankwellCompressor(BaseDocumentCompressor):
     ) -> list[Document]:
         """The best documents first; those given are left as they are."""
         texts = [document.page_content for document in documents]
-        return [_scored(documents[row["corpus_id"]], row["score"]) for row in self._rank(query, texts)]
-
-    def _rank(self, query: str, texts: list[str]) -> list[dict[str, Any]]:
-        return self.ranker.rank(query, texts, self.top_n, activation="probability") if texts else []
-
-
-def _scored(document: Document, score: float) -> Document:
-    return document.model_copy(update={"metadata": {**document.metadata, "relevance_score": score}})
+        rows = self.ranker.rank(query, texts, self.top_n, activation="probability") if texts else []
+        ranked = [(documents[row["corpus_id"]], {"relevance_score": row["score"]}) for row in rows]
+        return [document.model_copy(update={"metadata": {**document.metadata, **score}}) for document, score in ranked]
 
 
 class RankwellRetriever(BaseRetriever):

@@ -29,11 +29,10 @@ SHOWN = 10
 LINES = 3
 
 
-def answer_format(context: typer.Context, *, tsv: bool = False) -> AnswerFormat:
-    """How --json and --tsv (or ``tsv``) ask for the answers; they need them printed."""
-    options = {"tsv": tsv, **context.params}
-    given: list[AnswerFormat] = [name for name in ("json", "tsv") if options[name]]
-    if options["out"] is not None:
+def answer_format(context: typer.Context) -> AnswerFormat:
+    """How --json and --tsv ask for the answers; they need them printed."""
+    given: list[AnswerFormat] = [name for name in ("json", "tsv") if context.params.get(name)]
+    if context.params["out"] is not None:
         excludes(context, "--out, which writes a run", "json", "tsv")
     if len(given) == 2:
         excludes(context, "--tsv", "json")

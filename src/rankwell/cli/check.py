@@ -10,20 +10,14 @@ import typer
 
 def check(
     folder: Annotated[Path, typer.Argument(help="An index, a system or a model.", metavar="FOLDER")],
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Read every file and compare its checksums.")
-    ] = True,
 ) -> None:
     """Check that no file of an index, a system or a model is damaged, missing or truncated.
 
-    Exits with code 2 and names the first damaged file. With --no-verify only lengths and descriptions are checked,
-    as whenever the folder is opened.
+    Reads every file and compares its checksums. Exits with code 2 and names the first damaged file.
 
-    Examples:
+    Example:
 
         rankwell check my-index
-
-        rankwell check my-system --no-verify
     """
     from rankwell.core.errors import InputError
     from rankwell.rank.system import System, check_folder
@@ -39,9 +33,6 @@ def check(
         index = Index.open(folder)
     if index is not None:
         print(index)
-    if not verify:
-        print("lengths and descriptions are right")
-        return
     verified = check_folder(folder, index)
     if index is None and not verified.files:
         raise InputError(folder, None, "has neither an index nor checksums; nothing to check")

@@ -36,7 +36,6 @@ def demo(
     """
     from rankwell import sample
     from rankwell.cli.answers import make_console
-    from rankwell.corpus.analyser import Analyzer
     from rankwell.corpus.datasets import open_dataset
     from rankwell.corpus.formats import write_run
     from rankwell.evaluation.compare import compare
@@ -52,33 +51,28 @@ def demo(
     dataset = open_dataset(sample.FOLDER)
     queries = dataset.queries("dev")
 
-    console.print("[bold]1. Index[/bold] the bundled sample, with stems and with plain words")
-    stems = Index.build(dataset.documents(), out / "index", overwrite=True)
-    plain = Index.build(dataset.documents(), out / "index-plain", overwrite=True, analyzer=Analyzer.plain())
-    console.print(f"   {len(stems):,} passages, {stems.terms:,} terms in {out / 'index'}\n")
+    console.print("[bold]1. Index[/bold] the bundled sample")
+    index = Index.build(dataset.documents(), out / "index", overwrite=True)
+    console.print(f"   {len(index):,} passages, {index.terms:,} terms in {out / 'index'}\n")
 
     query = next(query for query in queries if query.qid == QID)
     console.print(f"[bold]2. Search[/bold]  {query.text}")
-    runs = {
-        "BM25, plain words": System.of_index(plain).search(queries, SEARCHED),
-        "BM25": System.of_index(stems).search(queries, SEARCHED),
-    }
-    write_run(runs["BM25, plain words"], out / "bm25-plain.run")
+    runs = {"BM25": System.of_index(index).search(queries, SEARCHED)}
     write_run(runs["BM25"], out / "bm25.run")
-    _show(console, stems, query, runs["BM25"][QID])
+    _show(console, index, query, runs["BM25"][QID])
 
     lacks = default_lacks()
     console.print(f"\n[bold]3. Search by meaning, too[/bold], with {DEFAULT}, the default model")
     if lacks is None:
         shares = Shares.from_options(FIRST_STAGE_SHARE, None, NORMALISE)
-        system = System.of_index(stems, hybrid=SHARE, ranker=DEFAULT, shares=shares, depth=DEPTH)
+        system = System.of_index(index, hybrid=SHARE, ranker=DEFAULT, shares=shares, depth=DEPTH)
         hybrid = runs["hybrid"] = system.first_stage.search(queries, SEARCHED)
         write_run(hybrid, out / "hybrid.run")
-        _show(console, stems, query, hybrid[QID])
+        _show(console, index, query, hybrid[QID])
         together = "the same model, reading query and passage together"
         console.print(f"\n[bold]4. Re-rank[/bold] the best {DEPTH} with {together}")
         best = system.rerank(hybrid, queries)
-        _show(console, stems, query, best[QID])
+        _show(console, index, query, best[QID])
         runs["hybrid, re-ranked"] = before_rest(best, hybrid)
         write_run(runs["hybrid, re-ranked"], out / "reranked.run")
     else:

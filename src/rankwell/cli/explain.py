@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +26,7 @@ MOST_SPLIT = 12
 
 def explain(
     context: typer.Context,
-    query: Annotated[str, typer.Option("--query", help="The query's text, or with --queries its id.")],
+    query: Annotated[str, typer.Option("--query", help="The query's text.")],
     document: Annotated[
         str | None, typer.Option("--document", help="The document: its text, a file, or - for standard input.")
     ] = None,
@@ -37,9 +36,6 @@ def explain(
         typer.Option(
             "--collection", "--index", help="The collection of --docid: an index, a system, a file or a folder."
         ),
-    ] = None,
-    queries: Annotated[
-        str | None, typer.Option("--queries", help="A file of queries, of which --query is an id.")
     ] = None,
     model: Annotated[
         str, typer.Option("--model", metavar="MODEL", help="A checkpoint folder, or a name on the Hugging Face hub.")
@@ -86,7 +82,6 @@ def explain(
 
         rankwell explain --model my-model --query … --document … --attention strm --compare-attention full --out two.pdf
     """
-    from rankwell.corpus.sources import read_query
     from rankwell.plots.pictures import check_picture
     from rankwell.rank.explain import View, as_json, compare_rules, write_explanations
     from rankwell.rank.texts import read_text
@@ -97,7 +92,6 @@ def explain(
     if out is not None:
         check_picture(out, ".json")
     view = View.from_options(layer, head)
-    query = query if queries is None else read_query(queries, query).text
     text = read_text(collection, docid) if collection is not None and docid is not None else _read(document or "")
     ranker = _load(model, device, markers)
     rules = (attention, compare_attention)
@@ -125,11 +119,7 @@ def _load(name: str, device: str, markers: bool | None) -> Ranker:
     from rankwell.models.checkpoints.folders import add_markers
     from rankwell.rank.ranker import Ranker
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        ranker = Ranker.from_pretrained(name, engine={"device": device, "dtype": "fp32"})
-    for warning in caught:
-        typer.echo(f"warning: {warning.message}", err=True)
+    ranker = Ranker.from_pretrained(name, engine={"device": device, "dtype": "fp32"})
     if markers and ranker.tokenizer.special.first_marker < 0:
         engine: Any = ranker.engine
         add_markers(engine.model, ranker.tokenizer)

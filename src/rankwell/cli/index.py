@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SEGMENT_DOCUMENTS = 1_000_000
 """Documents of a segment that a worker of a cluster makes."""
-SETTINGS: dict[str, Any] = {"tokens": str, "stop_words": Path, "segment_documents": Annotated[int, Ge(1)]}
+SETTINGS: dict[str, Any] = {"stop_words": Path, "segment_documents": Annotated[int, Ge(1)]}
 
 
 def index(
@@ -116,8 +116,6 @@ def index(
 
     Settings, for --set NAME=VALUE:
 
-    tokens: a model for which to tokenise the texts now, to re-rank faster.
-
     stop_words: a file of stop words, one per line, instead of the language's.
 
     segment_documents: with --ray, the number of documents per segment. Default: 1,000,000.
@@ -125,8 +123,6 @@ def index(
     Examples:
 
         rankwell index collection.tsv --out my-index
-
-        rankwell index corpus.jsonl.gz --out my-index --append
 
         rankwell index changed.jsonl --out my-index --update
 
@@ -136,15 +132,7 @@ def index(
 
         rankwell index articles.jsonl --weight title=3 --out my-index
 
-        rankwell index irds:beir/scifact --out scifact --no-store
-
-        rankwell index collection.tsv --out my-index --set tokens=model
-
         rankwell index collection.tsv --out my-index --encoder rankwell-mini --words
-
-        rankwell index collection.tsv --out weighted --weights weights.jsonl.gz
-
-        rankwell index collection.tsv --out expanded --expansions expansions.jsonl.gz
 
         rankwell index collection.tsv --out my-index --ray local --workers 4 --set segment_documents=250000
     """
@@ -156,10 +144,9 @@ def index(
     from rankwell.scale.index import IndexJob, build_index
 
     begin = time.monotonic()
-    needs(context, {**dict.fromkeys(("tokens", "encoder", "words"), "store"), "segment_documents": "ray"})
+    needs(context, {"encoder": "store", "words": "store", "segment_documents": "ray"})
     cluster = cluster_of(context, "append", "expansions", "overwrite", "update", "weights")
     options = read_settings(settings, SETTINGS)
-    tokenise = _tokeniser(options["tokens"]) if "tokens" in options else None
     encode = _vector_maker(encoder, words) if encoder or words else None
     own = None
     if "stop_words" in options:
@@ -178,8 +165,6 @@ def index(
         how |= {"append": append, "update": update, "overwrite": overwrite}
         documents = resolve_documents(collection, columns, passages=passages)
         made = _build(documents, out, weights, expansions, **how)
-    if tokenise is not None:
-        tokenise(made)
     if encode is not None:
         encode(made)
     texts = made.documents.texts(made.documents.live_numbers()[:50]) if store else []
@@ -206,18 +191,6 @@ def _build(
     if vectors is not None and queries is not None:
         vectors, queries = combine_weights(vectors, queries, analyzer=how["analyzer"]), None
     return Index.build(documents, out, weights=vectors, expansions=queries, **how)
-
-
-def _tokeniser(model: str) -> Callable[[Index], None]:
-    """A function that tokenises the texts of an index for ``model``. A model that does not exist raises at once."""
-    from rankwell.inputs.tokenizer import Tokenizer
-    from rankwell.models.checkpoints.config import read_ranker_config
-    from rankwell.models.checkpoints.names import find_model
-    from rankwell.rank.texts import make_tokens
-
-    folder = find_model(model)
-    tokenizer, config = Tokenizer.open(folder), read_ranker_config(folder)
-    return lambda index: make_tokens(index, tokenizer, stems=config is not None and config.template.markers)
 
 
 def _vector_maker(encoder: str | None, words: bool) -> Callable[[Index], object]:

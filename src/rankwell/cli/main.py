@@ -31,6 +31,7 @@ EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "models"),
     "accelerate": "train",
     **dict.fromkeys(("onnx", "onnxruntime", "openvino"), "onnx"),
+    **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "serve"),
     "matplotlib": "plots",
     "ray": "scale",
 }
@@ -41,7 +42,7 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="rankwell",
-    help="""Fit BERT rankers to your own documents, run them fast, and see whether they are better.
+    help="""A search ranker fitted to your documents, and proof that it is better.
 
     Examples:
 

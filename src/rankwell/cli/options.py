@@ -54,11 +54,10 @@ def need_file(path: Path | None, reason: str) -> None:
 
 
 def write_result(result: RunResult, out: Path, format: Format) -> None:
-    """Write a run and its manifest, and print its report."""
+    """Write a run, and print its report."""
     from rankwell.corpus.formats import write_run
 
     write_run(result.run, out, format=format)
-    result.manifest.write_beside(out)
     say(out, result.report)
 
 

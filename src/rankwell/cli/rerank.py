@@ -43,8 +43,8 @@ SETTINGS: dict[str, Any] = {
     "stride": int,
     "aggregate": str,
     "normalise": Normalisation,
-    "tsv": bool,
     "label": str,
+    "instruction": str,
     "words": bool,
     "id": str,
     "text": str,
@@ -141,22 +141,20 @@ def rerank(
 
     normalise: how scores are normalised before --fuse and --blend combine them: min-max (the default), z-score, none.
 
-    label: of several classes, the one that means relevant (default: entailment); words: true compares texts by the
-    word vectors of --model, a bi-encoder, which are computed unless the index stores them. Models like ColBERT always
-    do.
+    label: of several classes, the one that means relevant (default: entailment); instruction: what a language model is
+    told to look for, in place of its own; words: true compares texts by the word vectors of --model, a bi-encoder,
+    which are computed unless the index stores them. Models like ColBERT always do.
 
     id, text, title: fields or columns of --collection. Default: recognised by their names.
 
     cache: a file to cache scores in; keep_tokens: true or false, whether to tokenise all documents of an index or
     store and cache the tokens there. Default: if RUN needs at least a twentieth of them.
 
-    format: trec (the default) or msmarco; tag: the run's name; tsv: true prints answers as --tsv of search does.
+    format: trec (the default) or msmarco; tag: the run's name.
 
     Examples:
 
         rankwell rerank "how do bees keep warm in winter" --collection my-index
-
-        rankwell rerank "how do bees keep warm in winter" --collection my-index --hybrid --fuse 0.5
 
         rankwell rerank bm25.run --queries queries.tsv --collection my-index --model model --out mono.run
 
@@ -164,16 +162,8 @@ def rerank(
 
         rankwell rerank bm25.run --queries q.tsv --collection c.tsv --model model --depth 100 --fuse 0.3 --out fused.run
 
-        rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --depth 100 --blend 0.3 --fuse 0.1
-        --set normalise=z-score --out blended.run
-
         rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows 100
         --set stride=50 --set aggregate=top3 --set cache=scores.db --out windows.run
-
-        rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows sentences:150
-        --set aggregate=top3 --out sentences.run
-
-        rankwell rerank mono.run --queries q.tsv --collection my-index --model second --depth 30 --out second.run
 
         rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --ray local --workers 4
         --out mono.run
@@ -196,13 +186,14 @@ def rerank(
     tag, format = options.pop("tag", "rankwell"), options.pop("format", "trec")
     check_run(out, tag, cluster)
     output_file(options.get("cache"))
-    printed = answer_format(context, tsv=options.pop("tsv", False))
+    printed = answer_format(context)
     if queries is None and not is_question(run):
         raise RankwellError(f"re-ranking the run {run} needs --queries")
     columns = Columns(*(options.pop(name, None) for name in ("id", "text", "title")))
     changed = {"name": "template", "max_length": "max_length", "max_query": "max_query", "markers": "markers"}
     changes: dict[str, Any] = {
         "attention": options.pop("attention", None),
+        "instruction": options.pop("instruction", None),
         "template": {field: options.pop(name) for field, name in changed.items() if name in options},
         "engine": {name: options.pop(name) for name in ("label",) if name in options},
     }

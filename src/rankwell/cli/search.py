@@ -124,15 +124,11 @@ def search(
 
         rankwell search my-index "how do bees keep warm in winter" -k 3 --json
 
-        rankwell search my-system "how do bees keep warm in winter"
-
         rankwell search my-index "how do bees keep warm" --filter "year >= 2015 and lang in ('de', 'en')"
 
         rankwell search my-index '"honey bees" winter* -wasps' --syntax
 
         rankwell search my-index queries.tsv --out bm25.run
-
-        rankwell search my-index queries.dev.tsv --k 100 --k1 0.82 --b 0.68 --out bm25.run.gz
 
         rankwell search my-index queries.tsv --ray local --workers 4 --out bm25.run
 

@@ -149,13 +149,10 @@ def serve(
 
         rankwell serve my-index --model my-model --port 8080
 
-        rankwell serve my-index --model my-model --blend 0.3 --fuse 0.1 --set normalise=z-score
-
         rankwell serve my-index --model my-model --hybrid 0.7
 
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
-    _require_packages()
     from rankwell.core.errors import RankwellError
     from rankwell.models.checkpoints.names import DEFAULT
     from rankwell.models.devices import Computing
@@ -224,13 +221,3 @@ def _index(folder: Path | None, with_model: bool) -> Iterator[Path | None]:
     with TemporaryDirectory(prefix="rankwell-sample-") as scratch:
         built = Index.build(open_dataset(sample.FOLDER).documents(), Path(scratch) / "sample")
         yield built.folder
-
-
-def _require_packages() -> None:
-    from importlib.util import find_spec
-
-    from rankwell.core.errors import MissingExtraError
-
-    for package in ("fastapi", "uvicorn", "prometheus_client"):
-        if find_spec(package) is None:
-            raise MissingExtraError(package.replace("_", "-"), "serve", "serving")

@@ -32,14 +32,6 @@ def train(
             "May be repeated.",
         ),
     ] = None,
-    queries: Annotated[
-        str | None,
-        typer.Option(
-            "--queries",
-            metavar="SPLIT",
-            help="The split to train on; `generated` is the one that `rankwell expand --queries` writes.",
-        ),
-    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue in --out even if it holds a recipe of another name.")
     ] = False,
@@ -78,8 +70,7 @@ def train(
 
     for module in plugin or ():
         load_plugin(module)
-    changes = [*(settings or ()), *([f"data.train={queries}"] if queries is not None else [])]
-    checked = read_recipe(path, changes)  # before what takes long to import
+    checked = read_recipe(path, settings or ())  # before what takes long to import
     from rankwell.training.run import check_recipe, run_recipe
     from rankwell.training.stage import process_number
 

@@ -1,4 +1,4 @@
-"""Manifests: every run and index records the version, configuration, data, seed and machine that made it."""
+"""Manifests: every index and system records the version, configuration, data, seed and machine that made it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rankwell.core.errors import InputError, system_reason
-from rankwell.core.files import atomic_text, is_stream, open_raw
+from rankwell.core.files import atomic_text, open_raw
 
 MAX_DEPTH = 64
 """Files nested deeper are refused: code that walks over their values recursively would fail later, less clearly."""
@@ -109,7 +109,7 @@ def file_digest(path: str | os.PathLike[str]) -> str:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The record written beside a run, an index or a model."""
+    """The record in an index, a system or a model."""
 
     kind: str
     config: Mapping[str, Any]
@@ -122,8 +122,3 @@ class Manifest:
     def as_dict(self) -> dict[str, Any]:
         """The record as JSON, with the hashes of configuration and data."""
         return {**asdict(self), "config_hash": digest(self.config), "data_hash": digest(self.data)}
-
-    def write_beside(self, path: str | os.PathLike[str]) -> None:
-        """Write ``PATH.manifest.json`` for the file ``path``; a pipe or a device gets none."""
-        if not is_stream(path):
-            write_json(Path(f"{os.fspath(path)}.manifest.json"), self.as_dict())

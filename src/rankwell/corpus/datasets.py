@@ -40,21 +40,21 @@ FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
     for kind, pattern, shown in (
         (
             "collection",
-            rf"(?:collection|corpus)(?P<part>.*)(?<!\.manifest)\.(?:{_TABLES})",
+            rf"(?:collection|corpus)(?P<part>.*)\.(?:{_TABLES})",
             "collection.tsv, corpus.jsonl",
         ),
         (
             "queries",
-            rf"(?:queries|topics)(?:\.(?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})",
+            rf"(?:queries|topics)(?:\.(?P<part>.+))?\.(?:{_TABLES})",
             "queries.SPLIT.tsv, queries.jsonl",
         ),
         (
             "qrels",
-            rf"qrels(?:[./](?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})",
+            rf"qrels(?:[./](?P<part>.+))?\.(?:{_TABLES})",
             "qrels.SPLIT.txt, qrels.SPLIT.csv, qrels/SPLIT.tsv",
         ),
-        ("clicks", rf"clicks(?:\.(?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})", "clicks.SPLIT.csv"),
-        ("run", rf"run(?:\.(?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})", "run.SPLIT.txt, run.SPLIT.jsonl"),
+        ("clicks", rf"clicks(?:\.(?P<part>.+))?\.(?:{_TABLES})", "clicks.SPLIT.csv"),
+        ("run", rf"run(?:\.(?P<part>.+))?\.(?:{_TABLES})", "run.SPLIT.txt, run.SPLIT.jsonl"),
         ("types", r"types(?:\.(?P<part>.+))?\.tsv", "types.SPLIT.tsv"),
         ("examples", r"examples(?:\.(?P<part>.+))?\.jsonl", "examples.jsonl"),
         ("triples", r"triples(?:\.(?P<part>.+))?\.(?:tsv|txt)", "triples.tsv"),
@@ -162,8 +162,7 @@ class FolderDataset(Dataset):
     def unread(self) -> list[str]:
         """Files that are not read, although their names sound like queries or judgments."""
         read = {path for splits in self._files.values() for paths in splits.values() for path in paths}
-        names = [name for name in self._listing if _MEANT.fullmatch(name) and self.folder / name not in read]
-        return [name for name in names if ".manifest." not in name]
+        return [name for name in self._listing if _MEANT.fullmatch(name) and self.folder / name not in read]
 
     def has(self, *kinds: str) -> bool:
         """Whether there is a file of one of these kinds."""
@@ -202,7 +201,11 @@ class FolderDataset(Dataset):
 
     def documents(self) -> Iterator[Document]:
         """Stream the collection."""
-        return read_documents(self.collection_path)
+        documents = read_documents(self.collection_path)
+        if documents.numbered and self.has("qrels", "clicks"):
+            problem = "no field is known as an id, by which judgments name documents; call the field id"
+            raise InputError(documents.path, None, problem)
+        return documents
 
     def digest(self) -> str:
         """See :class:`Dataset`."""

@@ -184,7 +184,7 @@ class _Parser:
             value = token == "true"
         encoded = f"s{value}" if value == "" else encode_value(value)
         if encoded is None:
-            self._fail("a number, a text in quotes, true or false")
+            self._fail("a number, true, false, or a text in quotes, as in 'en'")
         self._next()
         return encoded
 

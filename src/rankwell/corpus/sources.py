@@ -22,7 +22,7 @@ from rankwell.corpus.datasets import IRDS_PREFIXES, Dataset, NoDatasetError, ope
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run
 from rankwell.corpus.formats.fields import DOCUMENTS, QUERIES, Columns, RecordKind, choose_fields
 from rankwell.corpus.formats.lines import check_id
-from rankwell.corpus.formats.tables import HF_PREFIX, Table
+from rankwell.corpus.formats.tables import Table
 from rankwell.corpus.formats.texts import DocumentFile
 from rankwell.corpus.records import Document, Metadata, Qrels, Query, Ranking, Run
 
@@ -414,26 +414,8 @@ def is_question(source: str | os.PathLike[str]) -> bool:
 def read_questions(source: str | os.PathLike[str], columns: Columns | None = None) -> list[Query]:
     """The question itself, or the queries of a file, of ``irds:NAME`` or, for ``-``, of standard input."""
     if not is_question(source):
-        return _read_listed(source, columns)
+        named = os.fspath(source).startswith(IRDS_PREFIXES)
+        return open_dataset(source).queries() if named else read_queries(source, columns)
     if not os.fspath(source).strip():
         raise RankwellError("the question is empty")
     return [Query(TYPED, os.fspath(source))]
-
-
-def _read_listed(source: str | os.PathLike[str], columns: Columns | None = None) -> list[Query]:
-    named = os.fspath(source).startswith(IRDS_PREFIXES)
-    return open_dataset(source).queries() if named else read_queries(source, columns)
-
-
-def read_query(source: str | os.PathLike[str], qid: str) -> Query:
-    """One query of a file, by its id."""
-    query = next((query for query in _read_listed(source) if query.qid == qid), None)
-    if query is None:
-        raise InputError(source, None, f"no query {qid!r}")
-    return query
-
-
-def questions_digest(source: str | os.PathLike[str]) -> str:
-    """A hash of the question, of the name of a data set, or of the bytes of a file."""
-    named = is_question(source) or os.fspath(source).startswith((HF_PREFIX, *IRDS_PREFIXES))
-    return digest(os.fspath(source)) if named else file_digest(source)

@@ -9,7 +9,7 @@ document is tokenised alone, with the space before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,12 @@ class Prompt:
     joined: bool = True
     begin: str = ""
     """A special token that begins every sequence."""
+    instruction: str = ""
+    """The words of ``front`` that say what to look for; empty if there are none."""
+
+    def asking(self, instruction: str) -> Prompt:
+        """The same prompt with another instruction."""
+        return replace(self, front=self.front.replace(self.instruction, instruction, 1), instruction=instruction)
 
     @property
     def before_query(self) -> str:

@@ -89,6 +89,19 @@ class Reader:
         """Whether the template has a place for the query's type."""
         return any(f.name == "type" for f in self.template.fields)
 
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether the model's prompt has an instruction."""
+        return self.tokenizer.prompt is not None and bool(self.tokenizer.prompt.instruction)
+
+    def asking(self, instruction: str | None) -> Reader:
+        """The same reader with another instruction, if one is given. Raises if the model takes none."""
+        if instruction is None:
+            return self
+        if not self.takes_instruction:
+            raise RankwellError("instruction: the model's prompt has no place for one")
+        return replace(self, tokenizer=self.tokenizer.asking(instruction))
+
     def encode(self, texts: Sequence[str]) -> Pieces:
         """Tokenise texts, with stems if the template needs them."""
         return self.tokenizer.encode(texts, stems=self.stems)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -161,6 +162,14 @@ class Tokenizer:
         begin = next((at for at in range(len(whole)) if whole[at : at + len(bare)] == bare), 0)
         front, back = whole[:begin], whole[begin + len(bare) :]
         return Frame(np.array(front, np.int32), np.array(back, np.int32), self.pad)
+
+    def asking(self, instruction: str) -> Tokenizer:
+        """The same tokenizer with another instruction in its prompt, which has one."""
+        assert self.prompt is not None
+        other = copy(self)
+        other.__dict__.pop("frame", None)
+        other.prompt = self.prompt.asking(instruction)
+        return other
 
     def literal(self, text: str) -> NDArray[np.int32]:
         """The ids of a part of a prompt, in which special tokens are spelled out."""

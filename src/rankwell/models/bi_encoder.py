@@ -223,16 +223,6 @@ class BiEncoder:
         """
         return f"{self.exact_name}-int8" if self.exact_name and self.precision == "int8" else self.exact_name
 
-    @property
-    def identity(self) -> dict[str, str]:
-        """What a manifest records: everything that changes similarities."""
-        layers = [] if self.modules.query == self.modules.document else self.modules.query
-        return (
-            {"encoder": self.name}
-            | ({"query prompt": self.query_prompt} if self.query_prompt else {})
-            | ({"query layers": digest([layer.name for layer in layers])} if layers else {})
-        )
-
     def encode_queries(self, texts: Sequence[str]) -> Vectors:
         """The vectors (N, H) of queries, of length 1 unless the model compares by the dot product."""
         return self._encode(texts, self.modules.query, of_query=True)

@@ -50,6 +50,7 @@ KNOWN: Mapping[str, Known] = {
             "a web search query, retrieve relevant passages that answer the query\n<Query>: ",
             "\n<Document>: ",
             "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+            instruction="Given a web search query, retrieve relevant passages that answer the query",
         ),
         "yes",
         "no",
@@ -187,7 +188,8 @@ def _chat_prompt(checkpoint: Checkpoint) -> Prompt | None:
         return None
     front, found, rest = text.partition(_QUERY)
     between, also, back = rest.partition(_DOCUMENT)
-    return Prompt(front, between, back) if found and also else None
+    asked = instruction if instruction and instruction in front else ""
+    return Prompt(front, between, back, instruction=asked) if found and also else None
 
 
 def _answers(checkpoint: Checkpoint, tokenizer: Tokenizer, known: Known | None) -> tuple[int, ...]:

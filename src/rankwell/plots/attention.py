@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +70,8 @@ def draw_attention(maps: Sequence[AttentionMap], path: str | Path, *, title: str
     import matplotlib
     from matplotlib.figure import Figure
 
-    families, codes = _fonts({char for drawn in maps for label in (*drawn.rows, *drawn.columns) for char in label.text})
-    if codes:
-        maps = [_spell_out(drawn, codes) for drawn in maps]
-    style: Any = {**STYLE, "font.family": families}
+    used = {char for drawn in maps for label in (*drawn.rows, *drawn.columns) for char in label.text}
+    style: Any = {**STYLE, "font.family": _fonts(used)}
     with matplotlib.rc_context(style):
         figure = Figure()
         _compose(figure, maps, title)
@@ -236,8 +234,8 @@ def _foot(figure: Figure, maps: Sequence[AttentionMap], width: float, height: fl
         figure.text(0.01, -drop / height, lines, fontsize=7, color="#555555", va="top", parse_math=False)
 
 
-def _fonts(characters: set[str]) -> tuple[list[str], dict[int, str]]:
-    """DejaVu Sans and, for the characters it lacks, installed fonts that have them; codes for what no font has."""
+def _fonts(characters: set[str]) -> list[str]:
+    """DejaVu Sans and, for the characters it lacks, installed fonts that have them."""
     from matplotlib import font_manager
     from matplotlib.ft2font import FT2Font
 
@@ -246,18 +244,8 @@ def _fonts(characters: set[str]) -> tuple[list[str], dict[int, str]]:
 
     families = ["DejaVu Sans"]
     missing = characters - covered(font_manager.findfont("DejaVu Sans"))
-    # The font of last resort draws a box for every character; its code says more.
-    upright = (f for f in font_manager.fontManager.ttflist if f.style == "normal" and "Last Resort" not in f.name)
-    for font in upright:
-        if missing and (drawable := missing & covered(font.fname)):
+    for font in font_manager.fontManager.ttflist if missing else ():
+        if font.style == "normal" and (drawable := missing & covered(font.fname)):
             families.append(font.name)
             missing -= drawable
-    return families, {ord(char): f"U+{ord(char):04X}" for char in missing}
-
-
-def _spell_out(drawn: AttentionMap, codes: dict[int, str]) -> AttentionMap:
-    """The map with the characters that no font has written as their codes."""
-    rows, columns = (
-        [replace(label, text=label.text.translate(codes)) for label in side] for side in (drawn.rows, drawn.columns)
-    )
-    return replace(drawn, rows=rows, columns=columns)
+    return families

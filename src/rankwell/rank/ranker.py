@@ -65,6 +65,7 @@ class RankerOptions(ConfigChanges, ComputingOptions, total=False):
 
     windows: WindowsChoice
     max_length: int | None
+    instruction: str | None
     engine: Mapping[str, Any] | None
     cache: ScoreCache | None
 
@@ -91,6 +92,7 @@ class Ranker:
         engine: Mapping[str, Any] | None = None,
         cache: ScoreCache | None = None,
         max_length: int | None = None,
+        instruction: str | None = None,
         trust_remote_code: bool = False,
         **changes: Unpack[ConfigChanges],
     ):
@@ -99,7 +101,8 @@ class Ranker:
         ``changes`` replace parts of its configuration, say ``attention="strm"`` or ``template={"max_length": 180}``;
         ``max_length`` is short for the latter. ``engine`` holds other options of the backend, say ``budget``. Scores in
         ``cache`` are not recomputed. Long documents are read in the model's windows, by default as large as fits;
-        ``windows=None`` truncates them. Code that comes with a model runs only with ``trust_remote_code``.
+        ``windows=None`` truncates them. ``instruction`` tells a language model what to look for. Code that comes with a
+        model runs only with ``trust_remote_code``.
         """
         folder = find_model(checked_name(model), code=trust_remote_code)
         if max_length is not None:
@@ -122,13 +125,15 @@ class Ranker:
                 "device": loaded.engine.device,
                 "options": {name: value for name, value in computed.items() if name not in unnamed},
                 "config": loaded.config.model_dump(exclude={"template", "windows", "history", "figures"}),
+                **({} if instruction is None else {"instruction": instruction}),
             }
             identity = digest(description)
-        self.engine, self.reader = loaded.engine, _reader_of(loaded, windows)
+        self.engine, self.reader = loaded.engine, _reader_of(loaded, windows).asking(instruction)
         self.cache, self.identity = cache, identity
         self.name = str(model)
         self._process = os.getpid()
         given: dict[str, Any] = {**vars(computing), "windows": windows, "engine": engine, **changes}
+        given["instruction"] = instruction
         self._made_of: tuple[Any, ...] | None = folder, given, getattr(cache, "path", None)
 
     def __reduce__(self) -> tuple[Any, ...]:

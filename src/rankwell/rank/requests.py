@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.locks import SharedFolder
-from rankwell.core.manifest import Manifest, digest, file_digest
+from rankwell.core.manifest import digest
 from rankwell.core.progress import duration
 from rankwell.core.shards import Job, Workers, do, shards_folder
 from rankwell.corpus.filters import parse_filter
@@ -25,13 +25,12 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.sources import (
     collection_digest,
     is_question,
-    questions_digest,
     read_questions,
     resolve_documents,
 )
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.windows import Windows, parse_windows
-from rankwell.models.checkpoints.names import DEFAULT, find_model, model_digest
+from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing, chosen_device
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.first_stage import WORDS_DEPTH
@@ -39,7 +38,7 @@ from rankwell.rank.fusion import Shares, before_rest
 from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import WORDS, AnyRanker, Reranker, VectorSearch, check_options, kind_of, open_encoder
 from rankwell.rank.system import System, add_shares, open_searchable
-from rankwell.rank.texts import Texts, digest_texts, find_index, open_texts, worth_keeping
+from rankwell.rank.texts import Texts, find_index, open_texts, worth_keeping
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
@@ -56,10 +55,9 @@ FEW = 1000
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """The run of a request with its manifest, a line for the user, and what it takes to read the answers."""
+    """The run of a request, a line for the user, and what it takes to read the answers."""
 
     run: Run
-    manifest: Manifest
     report: str
     queries: Sequence[Query]
     texts: Texts
@@ -124,7 +122,7 @@ class SearchRequest:
         if self.ignore_identical_ids:
             run = run.without_identical_ids().head(self.k)
         report = f"{len(run):,} of {len(queries):,} queries, {sum(map(len, run.values())):,} documents"
-        return RunResult(run, self._manifest(system), report, queries, system.index)
+        return RunResult(run, report, queries, system.index)
 
     def open(self, for_workers: bool = False) -> System:
         """Open what is searched; its bi-encoder is on the CPU if workers have the GPUs."""
@@ -136,28 +134,6 @@ class SearchRequest:
         how: dict[str, Any] = {"bm25": self.bm25, "hybrid": self.hybrid, "words": self.words}
         how |= {"encoder": self.encoder, "vectors": self.vectors}
         return open_searchable(self.index, computing, **how)
-
-    def _manifest(self, system: System) -> Manifest:
-        config: dict[str, Any] = {"k": self.k}
-        if system.folder is not None:
-            config |= {"system": system.manifest.get("config_hash")}
-            data = {"system": str(system.manifest.get("data_hash")), "index": system.index.manifest["data_hash"]}
-        else:
-            config |= {**asdict(self.bm25), "index": system.index.manifest["config_hash"]}
-            data = {"index": system.index.manifest["data_hash"]}
-        if self.hybrid is not None:
-            config |= {"hybrid": self.hybrid} | ({} if self.vectors == "auto" else {"vectors": self.vectors})
-        if self.words is not None:
-            config |= {"words": self.words}
-        if self.hybrid is not None or self.words is not None:
-            data |= system.first_stage.dense.encoder.identity
-        if self.ignore_identical_ids:
-            config |= {"ignore_identical_ids": True}
-        if self.filter is not None:
-            config |= {"filter": self.filter}
-        if self.syntax:
-            config |= {"syntax": True}
-        return Manifest("run", config, {**data, "queries": questions_digest(self.queries)})
 
 
 @dataclass(frozen=True)
@@ -294,11 +270,9 @@ class RerankRequest:
         """Re-rank. If ``workers`` score a request in the model's place, this process computes on the CPU."""
         run, queries = self._read()
         if not self.model and self.joined is not None:
-            data = {"run": file_digest(self.run or ""), "queries": questions_digest(self.queries)}
             if not self.joined.engine:
                 run = before_rest(self.joined.rerank(run, queries), run)
-            manifest = Manifest("run", {"system": self.joined.manifest.get("config_hash")}, data)
-            return RunResult(Run(run, name=name), manifest, f"{len(run):,} queries", queries, self.joined.index)
+            return RunResult(Run(run, name=name), f"{len(run):,} queries", queries, self.joined.index)
         candidates = run.head(self.depth)
         cache = ScoreCache(self.cache) if self.cache else None
         computing = self.computing
@@ -330,31 +304,11 @@ class RerankRequest:
         if isinstance(ranker, Ranker) and (reduced := ranker.engine.precision) in ("bf16", "int8"):
             report.append(f"scores in {reduced} (exact: --precision fp32)")
         report += [f"{cache.hits:,} scores from {self.cache}"] if cache else []
-        if (deeper := sum(map(len, run.head(DEEP).values()))) > pairs and self.depth < DEEP:
-            computed = pairs - (cache.hits if cache else 0)
-            if computed:
-                report.append(f"--depth {DEEP} would take about {duration(seconds * deeper / computed)}")
-        data = {"texts": digest_texts(texts, candidates), **(dense.encoder.identity if dense else {})}
-        return RunResult(reranked, self._manifest(ranker, data), "; ".join(report), queries, texts)
-
-    def _manifest(self, ranker: AnyRanker, data: dict[str, Any]) -> Manifest:
-        config = {
-            "depth": self.depth,
-            "backend": self.computing.backend,
-            "device": self.computing.device,
-            "precision": ranker.engine.precision if isinstance(ranker, Ranker) else None,
-            "attention": self.changes.get("attention"),
-            "template": asdict(ranker.template) if ranker.template else None,
-            "windows": asdict(ranker.windows) if ranker.windows else None,
-            "fuse": None if self.fuse is None else [self.fuse, self.normalise],
-            "blend": None if self.blend is None else [self.blend, self.normalise],
-            **({"words": True} if self.words else {}),
-        }
-        files = {"run": self.run, "types": self.types}
-        data |= {"queries": questions_digest(self.queries)}
-        data |= {name: file_digest(file) for name, file in files.items() if file}
-        data |= {"model": model_digest(find_model(self.model))}
-        return Manifest("run", config, data)
+        deepest = min(DEEP, max(map(len, run.values()), default=0))
+        if deepest > self.depth and (computed := pairs - (cache.hits if cache else 0)):
+            deeper = sum(map(len, run.head(deepest).values()))
+            report.append(f"--depth {deepest} would take about {duration(seconds * deeper / computed)}")
+        return RunResult(reranked, "; ".join(report), queries, texts)
 
     def _windows(self, default: Windows | None) -> Windows | None:
         """The model's windows, changed as requested."""
@@ -368,7 +322,7 @@ class RerankRequest:
         return replace(windows or Windows(), aggregate=self.aggregate) if self.aggregate else windows
 
 
-# A model reads every passage of a collection, and what it writes becomes a file with a manifest beside it
+# A model reads every passage of a collection, and what it writes becomes a file
 
 
 def check_output(out: Path, device: str | None, workers: Workers | None) -> None:
@@ -385,15 +339,13 @@ def enrich(
     out: Path,
     job: Callable[[Path, Path], Job],
     *,
-    kind: str,
     shards: str,
     models: Mapping[str, str | None],
     settings: Mapping[str, Any],
-    seed: int | None = None,
     workers: Workers | None = None,
     description: str,
 ) -> int:
-    """Write the file ``out`` of the given kind and return the number of passages; ``workers``, if any, do the work.
+    """Write the file ``out`` and return the number of passages; ``workers``, if any, do the work.
 
     ``job`` is made of the folder of the texts and the folder of the shards. Until the file is complete, ``OUT.shards``
     holds the texts, their tokens and the finished shards. The same work resumes from them. Processes with the same
@@ -407,7 +359,6 @@ def enrich(
         texts = DocumentStore.build_once(documents, shared.path / f"documents-{source}")
         folder = shared.path / f"{shards}-{digest(made_by)}"
         do(job(texts.folder, folder), workers, description=description).join(out)
-        Manifest(kind, {**models, **settings}, {"collection": source}, seed).write_beside(out)
         if shared.alone(wait=False):  # every process joins the same bytes; the last removes the folder
             shared.remove()
         return len(texts)

@@ -112,7 +112,8 @@ def create_app(
         fields = read(raw)
         body = validated(shape or rerank_shape(fields), fields)
         del raw, fields
-        deadline = arrived + _timeout(request, body.timeout_ms, service) / 1000
+        limits = service.limits
+        deadline = arrived + min(body.timeout_ms or limits.default_timeout_ms, limits.most_timeout_ms) / 1000
         result = await within(
             request, work(body, deadline, about(request)), deadline - time.monotonic(), service.metrics
         )
@@ -333,12 +334,3 @@ def rerank_shape(fields: dict[str, Any]) -> type[Rerank]:
     if shape is None:
         raise ApiError(422, "validation", "body: expected either documents (Cohere's format) or texts (TEI's)")
     return shape
-
-
-def _timeout(request: Request, milliseconds: int | None, service: Service) -> int:
-    header = request.headers.get("x-timeout-ms")
-    if milliseconds is None and header is not None:
-        if not header.isascii() or not header.isdigit() or not 0 < len(header) < 12 or int(header) < 1:
-            raise ApiError(422, "validation", "X-Timeout-Ms: expected a whole number of milliseconds, 1 or more")
-        milliseconds = int(header)
-    return min(milliseconds or service.limits.default_timeout_ms, service.limits.most_timeout_ms)

@@ -63,11 +63,6 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "NewDocument": {"id": "doc-3", "text": "The cluster shivers.", "year": 2024},
     "Explain": {"query": "how do bees keep warm", "document": "The cluster shivers."},
 }
-_NOTES = {
-    "CohereRerank": "Cohere's format, which Jina's and vLLM's clients also use.",
-    "TeiRerank": "The format of Text Embeddings Inference.",
-    "VoyageRerank": "Voyage's format.",
-}
 _BODIES = {
     "/rerank": (CohereRerank, TeiRerank, VoyageRerank),
     "/v1/reranking": (MixedbreadRerank,),
@@ -123,7 +118,7 @@ def docs_page(described: dict[str, Any]) -> str:
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
             for choice in body.get("anyOf", [body] if body else []):
                 name = choice["$ref"].rsplit("/", 1)[-1]
-                parts.append(_command(path, _EXAMPLES[name]) + _fields(schemas[name], _NOTES.get(name, "")))
+                parts.append(_command(path, _EXAMPLES[name]) + _fields(schemas[name]))
     errors = "".join(_row(f"<code>{status}</code>", escape(line)) for status, line in _ERRORS.items())
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>rankwell: API</title>'
     return (
@@ -141,14 +136,14 @@ def _command(path: str, body: dict[str, Any] | None = None) -> str:
     return f"<pre>curl {escape(f'http://localhost:8000{path}{data}')}</pre>"
 
 
-def _fields(schema: dict[str, Any], note: str) -> str:
+def _fields(schema: dict[str, Any]) -> str:
     rows = []
     for name, field in schema["properties"].items():
         default = "required" if name in schema.get("required", ()) else json.dumps(field.get("default"))
         about = field.get("description", "")
         rows.append(_row(f"<code>{escape(name)}</code>", *map(escape, (_kind(field), default, about))))
     head = "<tr><th>field</th><th>type</th><th>default</th><th></th></tr>"
-    return f"<p>{escape(note)}</p><table>{head}{''.join(rows)}</table>"
+    return f"<p>{escape(schema['description'])}</p><table>{head}{''.join(rows)}</table>"
 
 
 def _row(*cells: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -28,6 +29,9 @@ Name = Annotated[str, StringConstraints(max_length=256)]
 # Far above any service's limit, and short enough for an error message.
 LARGEST = 2**31 - 1
 Label = Annotated[str, StringConstraints(max_length=64)]
+Instruction = Annotated[
+    Query | None, Field(description="What to look for, if the model's prompt has a place for an instruction.")
+]
 Milliseconds = Annotated[int, Field(ge=1, description="The deadline, capped by the service's own.")]
 
 
@@ -117,6 +121,7 @@ class Search(Body):
         le=LARGEST,
         description="Candidates to re-rank. Default: the system's, or what takes about a second, at most 100.",
     )
+    instruction: Instruction = None
     words: bool = Field(
         False, description="Return the word of each document that is most similar to each word of the query."
     )
@@ -192,6 +197,7 @@ class Rerank(Body):
     texts_field: ClassVar[str]
     """The field with the texts to score."""
 
+    instruction: Instruction = None
     raw_scores: bool = Field(False, description="Return the model's raw scores instead of probabilities.")
     truncate: bool = Field(False, description="Truncate long texts instead of reading them in windows.")
 
@@ -213,22 +219,31 @@ class Text(BaseModel):
     text: str
 
 
-class CohereRerank(Rerank):
-    """A request in Cohere's format, which Jina's and vLLM's clients also use."""
+def _rows(scored: Scored, count: int | None, score: str, **more: Sequence[Any]) -> list[Answer]:
+    """The best texts: their numbers, their scores under the name ``score``, and what ``more`` has of each text."""
+    return [
+        {"index": number, score: value, **{name: each[number] for name, each in more.items()}}
+        for number, value in scored.best(count)
+    ]
+
+
+class DocumentsRerank(Rerank):
+    """What the formats of Cohere and Voyage have in common."""
 
     texts_field = "documents"
 
     documents: list[str | Text] = Field(min_length=1, description="The texts to rank.")
-    top_n: int | None = Field(None, ge=1, le=LARGEST, description="Number of results. Default: all.")
     return_documents: bool = Field(False, description="Return the texts too.")
+
+
+class CohereRerank(DocumentsRerank):
+    """Cohere's format, which Jina's and vLLM's clients also use."""
+
+    top_n: int | None = Field(None, ge=1, le=LARGEST, description="Number of results. Default: all.")
 
     def answer(self, scored: Scored) -> Answer:
         """Results by relevance, the tokens used, and rankwell's own notes in ``meta``."""
-        texts = self.document_texts() if self.return_documents else None
-        results = [
-            {"index": number, "relevance_score": score, **({"document": {"text": texts[number]}} if texts else {})}
-            for number, score in scored.best(self.top_n)
-        ]
+        texts = {"document": [{"text": text} for text in self.document_texts()]} if self.return_documents else {}
         meta = {
             "api_version": {"version": "2"},
             "billed_units": {"search_units": 1},
@@ -236,30 +251,24 @@ class CohereRerank(Rerank):
             "type": scored.type,
             "truncated": scored.truncated,
         }
+        results = _rows(scored, self.top_n, "relevance_score", **texts)
         return {"id": scored.request, "results": results, "model": scored.model, "usage": scored.usage, "meta": meta}
 
 
-class VoyageRerank(Rerank):
-    """A request in Voyage's format: Cohere's with ``top_k``."""
+class VoyageRerank(DocumentsRerank):
+    """Voyage's format."""
 
-    texts_field = "documents"
-
-    documents: list[str | Text] = Field(min_length=1, description="The texts to rank.")
     top_k: int | None = Field(description="Number of results; null: all.", ge=1, le=LARGEST)
-    return_documents: bool = Field(False, description="Return the texts too.")
 
     def answer(self, scored: Scored) -> Answer:
         """A list of results, texts as strings."""
-        texts = self.document_texts() if self.return_documents else None
-        data = [
-            {"index": number, "relevance_score": score, **({"document": texts[number]} if texts else {})}
-            for number, score in scored.best(self.top_k)
-        ]
+        texts = {"document": self.document_texts()} if self.return_documents else {}
+        data = _rows(scored, self.top_k, "relevance_score", **texts)
         return {"object": "list", "data": data, "model": scored.model, "usage": scored.usage}
 
 
 class MixedbreadRerank(Rerank):
-    """A request in Mixedbread's format."""
+    """Mixedbread's format."""
 
     texts_field = "input"
 
@@ -269,17 +278,14 @@ class MixedbreadRerank(Rerank):
 
     def answer(self, scored: Scored) -> Answer:
         """A list of results."""
-        texts = self.document_texts() if self.return_input else None
-        data = [
-            {"index": number, "score": score, "input": texts[number] if texts else None, "object": "rank_result"}
-            for number, score in scored.best(self.top_k)
-        ]
+        texts = self.document_texts() if self.return_input else [None] * len(self.input)
+        data = _rows(scored, self.top_k, "score", input=texts, object=["rank_result"] * len(texts))
         about = {"top_k": self.top_k, "return_input": self.return_input, "object": "list"}
         return {"data": data, "model": scored.model, "usage": scored.usage, **about}
 
 
 class TeiRerank(Rerank):
-    """A request in the format of Text Embeddings Inference."""
+    """The format of Text Embeddings Inference."""
 
     texts_field = "texts"
 
@@ -290,14 +296,11 @@ class TeiRerank(Rerank):
 
     def answer(self, scored: Scored) -> list[Answer]:
         """A plain list of results."""
-        return [
-            {"index": number, "score": score, **({"text": self.texts[number]} if self.return_text else {})}
-            for number, score in scored.best(self.top_n)
-        ]
+        return _rows(scored, self.top_n, "score", **({"text": self.texts} if self.return_text else {}))
 
 
 class ScoreRequest(Rerank):
-    """A request in the format of vLLM's ``/score``: one text against one or several others."""
+    """The format of vLLM's ``/score``: one text against one or several others."""
 
     texts_field = "text_2"
 

@@ -194,12 +194,15 @@ class Service:
         self._check_query(body)
         self._check_texts(body.texts_field, texts)
         label = self._type(body, model)
+        self._check_instruction(body.instruction, model)
         guess = sum(map(len, texts)) // CHARACTERS_PER_TOKEN + len(texts) * (
             len(body.query) // CHARACTERS_PER_TOKEN + 3
         )
 
         def prepare() -> LaidOutPairs:
-            return model.lay_out(body.query, model.ranker.reader.encode(texts), label, truncate=body.truncate)
+            return model.lay_out(
+                body.query, model.ranker.reader.encode(texts), label, body.instruction, truncate=body.truncate
+            )
 
         scored = await self._score(model, prepare, self._admit(guess, deadline), about)
         scores = scored.scores if body.raw_scores else scored.probabilities
@@ -256,6 +259,7 @@ class Service:
         reranks = stages not in state.first_stages
         model = self.model(state, body.model) if reranks or body.model else state.default
         label = self._type(body, model if reranks else None)
+        self._check_instruction(body.instruction, model if reranks else None)
         # Admitted before anything is searched: a refusal must not wait for other requests.
         guess = depth * min(TOKENS_PER_CANDIDATE, model.ranker.template.max_length) if reranks and model else 0
         entry = self._admit(guess, deadline) if guess else None
@@ -269,7 +273,8 @@ class Service:
             reranked = None
             if entry is not None and model is not None:
                 top = candidates.head(depth)
-                reranked = await self._rerank_candidates(state, model, query, top, label, entry, about, ms)
+                how = label, body.instruction, entry, about, ms
+                reranked = await self._rerank_candidates(state, model, query, top, *how)
             shown_first = None if stages == "rerank" else first
             answer = {**nothing, **search_answer(body, candidates, reranked, first=shown_first)}
             shown = dict.fromkeys(row["docid"] for name in (first, "rerank") for row in answer[name] or ())
@@ -382,6 +387,7 @@ class Service:
         query: str,
         candidates: Ranking,
         label: str | None,
+        instruction: str | None,
         entry: Entry,
         about: Answer,
         ms: dict[str, float | None],
@@ -390,7 +396,7 @@ class Service:
 
         def prepare() -> LaidOutPairs:
             documents = state.documents(model, docids) if docids else _NO_PIECES
-            return model.lay_out(query, documents, label)
+            return model.lay_out(query, documents, label, instruction)
 
         scored = await self._score(model, prepare, entry, about)
         ms |= {"rerank": scored.engine_ms, "queue": scored.queue_ms}
@@ -456,7 +462,8 @@ class Service:
     def model(self, state: State, name: str | None) -> Model:
         """The model of this name or alias; by default the first, and the only one by any name."""
         if not state.models:
-            raise ApiError(409, "unavailable", state.note or "this system has no re-ranker, so it only searches")
+            line = "this system has no re-ranker; `rankwell serve INDEX` has one"
+            raise ApiError(409, "unavailable", state.note or line)
         if name is None or len(state.models) == 1:
             return next(iter(state.models.values()))
         name = state.aliases.get(name, name)
@@ -473,6 +480,11 @@ class Service:
         if model is not None and not model.ranker.takes_types:
             raise _invalid(f"type: {model.name} takes no query type")
         return body.type
+
+    def _check_instruction(self, instruction: str | None, model: Model | None) -> None:
+        self._check_text("instruction", instruction or "", self.limits.query_characters)
+        if instruction is not None and (model is None or not model.ranker.reader.takes_instruction):
+            raise _invalid(f"instruction: {'a search without a re-ranker' if model is None else model.name} takes none")
 
     def _text(self, state: State, docid: str) -> str:
         if state.index is None:

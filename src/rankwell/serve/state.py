@@ -38,7 +38,7 @@ from rankwell.retrieve.index import Index
 from rankwell.serve.describe import example_queries
 
 EXACT = Computing(precision=None)
-NO_MODEL = "no re-ranker is served: results come from {searchers}; add one with --model"
+NO_MODEL = "no re-ranker is served; add one with --model"
 QID = "query"
 """The id of a request's query in the runs that are fused."""
 NOTHING = Ranking.of([], [])
@@ -105,10 +105,16 @@ class Model:
         return self.ranker.engine.explainable
 
     def lay_out(
-        self, query: str, documents: Pieces, type: str | None = None, *, truncate: bool = False
+        self,
+        query: str,
+        documents: Pieces,
+        type: str | None = None,
+        instruction: str | None = None,
+        *,
+        truncate: bool = False,
     ) -> LaidOutPairs:
         """Lay out pairs of a query and documents; ``truncate`` truncates long ones instead of reading windows."""
-        reader, rows = self.ranker.reader, np.zeros(len(documents), np.int64)
+        reader, rows = self.ranker.reader.asking(instruction), np.zeros(len(documents), np.int64)
         fields = {"query": reader.encode_queries([query]).take(rows), "document": documents}
         if type:
             fields["type"] = reader.encode([type.lower()]).take(rows)
@@ -189,11 +195,9 @@ class State:
         shares = None if self.system is None else self.system.shares
         if shares is None:
             return None
-        if shares.similarity:
-            parts = {"model": shares.model, "similarity": shares.similarity, self.first: shares.first}
-        else:
-            parts = {self.first: shares.first, "model": shares.model}
-        return {"weights": parts, "normalise": shares.normalise}
+        similarity = {"similarity": shares.similarity} if shares.similarity else {}
+        weights = {"model": shares.model, **similarity, self.first: shares.first}
+        return {"weights": weights, "normalise": shares.normalise}
 
     @property
     def index(self) -> Index | None:
@@ -231,11 +235,8 @@ class State:
         """A hint for the user if no model is served, unless a system was fitted without one."""
         if self.models or (self.system is not None and self.system.folder is not None):
             return None
-        searchers = "BM25 only"
-        if self.hybrid is not None:
-            searchers = "BM25 and a bi-encoder" if self.hybrid < 1 else "a bi-encoder only"
-        line, lacks = NO_MODEL.format(searchers=searchers), default_lacks()
-        return f"{line} ({lacks})" if lacks else f"{line}, such as {DEFAULT}"
+        lacks = default_lacks()
+        return f"{NO_MODEL} ({lacks})" if lacks else f"{NO_MODEL}, such as {DEFAULT}"
 
     @cached_property
     def highlighter(self) -> Analyzer:

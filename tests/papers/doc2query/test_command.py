@@ -37,16 +37,14 @@ def queries_in(name: str) -> dict[str, tuple[str, ...]]:
     return {expansion.docid: expansion.queries for expansion in read_expansions(name)}
 
 
-def test_a_file_and_its_manifest(expand: Call, rankwell: Call, tiny_writer: Path) -> None:
+def test_a_file_of_queries(expand: Call, rankwell: Call, tiny_writer: Path) -> None:
     printed = expand("data/collection.tsv", "--n", "3", "--out", "e.jsonl.gz")
     written = queries_in("e.jsonl.gz")
     assert list(written) == list(TEXTS)
     assert all(1 <= len(queries) <= 3 for queries in written.values())
     (line,) = printed
     assert line.startswith("e.jsonl.gz: ")
-    manifest = json.loads(Path("e.jsonl.gz.manifest.json").read_text())
-    assert (manifest["config"]["n"], manifest["config"]["top_k"]) == (3, 10)
-    assert sorted(path.name for path in Path().iterdir()) == ["data", "e.jsonl.gz", "e.jsonl.gz.manifest.json"]
+    assert sorted(path.name for path in Path().iterdir()) == ["data", "e.jsonl.gz"]
     again = rankwell("expand", "data/collection.tsv", "--model", tiny_writer, "--out", "e.jsonl.gz")
     assert "exists already" in again.complaint
 

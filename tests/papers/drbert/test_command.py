@@ -48,7 +48,6 @@ def test_rules_without_a_model(types: Call) -> None:
         ["description", "1", "20.0%"],
         ["none", "1", "20.0%"],
     ]
-    assert json.loads(Path("types.tsv.manifest.json").read_text())["kind"] == "types"
 
 
 def test_the_user_s_labels_win(types: Call) -> None:

@@ -13,6 +13,7 @@ from tests.training import toys
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document
+from rankwell.corpus.sources import read_text_file
 from rankwell.rank.system import System
 from rankwell.training.fit import ladder
 from rankwell.training.fit.fit import fit
@@ -62,11 +63,13 @@ def test_data_without_titles_or_with_judged_queries_is_refused(tmp_path: Path) -
     assert not (tmp_path / "system").exists()
 
 
-def test_headings_are_lines_of_markdown() -> None:
+def test_headings_are_titles_and_lines_of_markdown(tmp_path: Path) -> None:
     document = Document("d", "# Bees\nThey shiver.\n\n## In winter ##\nIt is warm #inside.", "Insects")
     assert headed(document, "headings") == (
-        ["Bees", "In winter"],
-        Document("d", "They shiver. It is warm #inside.", "Insects"),
+        ["Insects", "Bees", "In winter"],
+        Document("d", "They shiver. It is warm #inside."),
     )
+    (tmp_path / "note.md").write_text("# Bees\n\nThey shiver.\n")  # the first heading of a file is its title
+    assert headed(read_text_file(tmp_path / "note.md", "d"), "headings") == (["Bees"], Document("d", "They shiver."))
     assert headed(document, "titles") == (["Insects"], Document("d", document.text))
     assert headed(Document("d", "text"), "titles") == ([], Document("d", "text"))

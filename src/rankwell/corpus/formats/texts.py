@@ -87,6 +87,7 @@ class DocumentFile(Iterator[Document]):
         self._layout = DOCUMENTS.layout(columns)
         table = open_table(path, self._layout)
         self._fields = choose_fields(table, DOCUMENTS, columns)
+        self.numbered = table.stated and not self._fields.ids  # though its fields have names
         self._documents = (Document(*record[1:]) for record in self._fields.records(table))
 
     def __iter__(self) -> Iterator[Document]:

@@ -355,7 +355,6 @@ def weigh_collection(
         columns,
         out,
         lambda texts, folder: WeighJob(texts, model, folder, options, device, shard_size),
-        kind="term weights",
         shards="weights",
         models={"model": model_digest(model)},
         settings=asdict(options),

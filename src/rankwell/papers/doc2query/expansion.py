@@ -169,11 +169,9 @@ def expand_collection(
         columns,
         out,
         lambda texts, folder: ExpandJob(texts, model, folder, options, filtering, judge, device, budget, shard_size),
-        kind="expansions",
         shards="queries",
         models=_digests(model, judge),
         settings=asdict(options) | asdict(filtering),
-        seed=options.seed,
         workers=workers,
         description="writing queries",
     )

@@ -53,7 +53,6 @@ def types(
     from functools import partial
 
     from rankwell.core.errors import InputError
-    from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, read_types, write_types
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.query_types import QUERY_TYPES, rule_type
@@ -85,8 +84,6 @@ def types(
     labelled = {query.qid: label for query in records if (label := typed[query.qid])}
     if out is not None:
         write_types(labelled, out)
-        data = {"queries": file_digest(queries)} | ({"labels": file_digest(labels)} if labels is not None else {})
-        Manifest("types", {"model": model}, data).write_beside(out)
     told = partial(print, file=reports(out))
     told(f"{out or queries}: {len(labelled):,} of {len(records):,} queries have a type")
     counts = Counter(typed[query.qid] or NO_LABEL for query in records)

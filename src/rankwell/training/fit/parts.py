@@ -344,15 +344,16 @@ _HEADING = re.compile(r"^#{1,6}\s+(\S.*?)\s*#*$", re.MULTILINE)
 
 
 def headed(document: Document, kind: Kind) -> tuple[list[str], Document]:
-    """A document's title, or its Markdown headings, and the document without them.
+    """A document's title, with ``headings`` also its Markdown headings, and the document without them.
 
     >>> headed(Document("d", "# Bees\\nThey shiver."), "headings")
     (['Bees'], Document(docid='d', text='They shiver.', title=''))
     """
+    titles = [document.title] if document.title.strip() else []
     if kind == "titles":
-        return [document.title] if document.title.strip() else [], Document(document.docid, document.text)
+        return titles, Document(document.docid, document.text)
     rest = " ".join(_HEADING.sub(" ", document.text).split())
-    return _HEADING.findall(document.text), Document(document.docid, rest, document.title)
+    return titles + _HEADING.findall(document.text), Document(document.docid, rest)
 
 
 def write_headed(dataset: Dataset, kind: Kind, folder: Path, seed: int) -> None:

@@ -302,7 +302,7 @@ def _settings(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command
     system = climbed.system
     rows = {
         "documents": f"{len(task.index):,}",
-        "first stage": system.first_stage.describe(),
+        "first stage": ", ".join(f"{name} {value}" for name, value in system.first_stage.describe().items()),
         "re-ranker": f"the best {system.depth} documents, {system.shares or 'alone'}" if system.ranker else "none",
         "trained stages": ", ".join(climbed.best.stages) or "none",
         "seed": task.seed,
