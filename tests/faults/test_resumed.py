@@ -140,7 +140,7 @@ def test_scores_are_right_whatever_statement_of_the_cache_fails(
             return super().executemany(*arguments)
 
     def scores(path: Path) -> list[float]:
-        with ScoreCache(path, limit=100) as cache:
+        with ScoreCache(path) as cache:
             cache.complete(keys[:20], lambda rows: right[:20][rows])
             completed: list[float] = cache.complete(keys, lambda rows: right[rows]).tolist()
             return completed

@@ -12,9 +12,8 @@ import os
 import sqlite3
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
 from pathlib import Path
 from threading import RLock
 from typing import Self
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import Scores
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import InputError
 from rankwell.models.checkpoints.names import model_digest, model_files
 
 Keys = NDArray[np.uint8]
@@ -33,17 +32,13 @@ KEY_BYTES = 16
 RECORD_BYTES = 8
 """A stored score: four bytes, and the checksum of key and score."""
 # Marks the file as ours (PRAGMA application_id); a new layout of the tables takes a new number.
-FORMAT = 0x52570001
+FORMAT = 0x52570002
 LOOKED_UP_AT_ONCE = 500  # below the 999 parameters that any sqlite takes
 BUSY_SECONDS = 30.0
 _SQLITE = b"SQLite format 3\0"
-_COMPANIONS = ("-wal", "-shm", "")  # the file itself comes last: without it the others mean nothing
-_BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SCHEMA = f"""
     PRAGMA application_id = {FORMAT};
-    CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, score BLOB NOT NULL, batch INTEGER NOT NULL) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS counts (batches INTEGER NOT NULL, scores INTEGER NOT NULL);
-    INSERT INTO counts SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM counts);
+    CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, score BLOB NOT NULL) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS models (files TEXT PRIMARY KEY, digest TEXT NOT NULL);
 """
 
@@ -67,7 +62,7 @@ def join_hashes(*parts: Keys) -> Keys:
 
 
 class ScoreCache:
-    """Scores by key in one sqlite file, at most ``limit``; the oldest are removed first.
+    """Scores by key in one sqlite file.
 
     >>> from tempfile import TemporaryDirectory
     >>> keys = text_hashes(["a", "b"], "query")
@@ -78,31 +73,32 @@ class ScoreCache:
     ([True, False], [0.5, 0.0])
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, limit: int | None = None):
-        if limit is not None and limit < 1:
-            raise RankwellError(f"the limit of a score cache is {limit}; expected 1 or more")
+    def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
-        self.limit = limit
         self.hits = self.misses = 0
         self._lock = RLock()
         self._warned = False
-        self._connection: sqlite3.Connection | None = None
-        self._inherited: sqlite3.Connection | None = None
-        self._owner = os.getpid()
-        self._inode: int | None = None
-        self._open()
+        # By process: a forked one must not use, nor close, the connection of the one it came from.
+        self._connections: dict[int, sqlite3.Connection] = {}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # sqlite would take a file of a few bytes for an empty one and overwrite it.
+            if self.path.is_file() and _opening_bytes(self.path) not in (b"", _SQLITE):
+                raise InputError(self.path, None, "is not a score cache; name one, or a file that does not exist yet")
+            self._connected()
+        except (sqlite3.Error, OSError) as error:
+            raise InputError(self.path, None, f"cannot be used as a score cache ({error})") from None
 
     def get(self, keys: Keys) -> tuple[NDArray[np.bool_], Scores]:
-        """Which keys have a score, and the scores (0 where there is none)."""
+        """Which keys have a score, and the scores (0 where there is none). Damaged scores count as missing."""
         names = _rows(keys)
         known: dict[bytes, bytes] = {}
-        with self._trouble("read"), self._lock:
+        with self._trouble("read"):
             for begin in range(0, len(names), LOOKED_UP_AT_ONCE):
                 some = names[begin : begin + LOOKED_UP_AT_ONCE]
                 marks = ",".join("?" * len(some))
                 known.update(self._connected().execute(f"SELECT key, score FROM scores WHERE key IN ({marks})", some))
         intact = {name: record for name, record in known.items() if _is_intact(name, record)}
-        self._remove(known.keys() - intact.keys())
         cached = np.fromiter((name in intact for name in names), np.bool_, len(names))
         none = bytes(RECORD_BYTES)
         scores = np.frombuffer(b"".join(intact.get(name, none)[:4] for name in names), "<f4").astype(np.float32)
@@ -111,32 +107,13 @@ class ScoreCache:
         return cached, scores
 
     def put(self, keys: Keys, scores: Scores) -> None:
-        """Store scores in one transaction; existing ones are not replaced."""
+        """Store scores in one transaction."""
         values = scores.astype("<f4").tobytes()
         # Sorted by key, so that neighbours go to the same page.
         rows = sorted((name, _record(name, values[4 * i : 4 * i + 4])) for i, name in enumerate(_rows(keys)))
         if rows:
-            with self._trouble("write"), self._transaction() as connection:
-                before = connection.total_changes
-                batch, total = _counts(connection)
-                batch += 1
-                connection.executemany(f"INSERT OR IGNORE INTO scores VALUES (?, ?, {batch})", rows)
-                total += connection.total_changes - before
-                if self.limit is not None and total > self.limit:
-                    connection.execute(
-                        "DELETE FROM scores WHERE key IN (SELECT key FROM scores ORDER BY batch LIMIT ?)",
-                        [total - self.limit],
-                    )
-                    total = self.limit
-                connection.execute("UPDATE counts SET batches = ?, scores = ?", [batch, total])
-
-    def _remove(self, names: Set[bytes]) -> None:
-        """Delete damaged scores, so that they can be stored again."""
-        if names:
-            with self._trouble("write"), self._transaction() as connection:
-                batch, total = _counts(connection)
-                connection.executemany("DELETE FROM scores WHERE key = ?", [[name] for name in sorted(names)])
-                connection.execute("UPDATE counts SET batches = ?, scores = ?", [batch, max(0, total - len(names))])
+            with self._trouble("write"), self._connected() as connection:
+                connection.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?)", rows)
 
     def complete(self, keys: Keys, compute: Callable[[NDArray[np.int64]], Scores]) -> Scores:
         """The scores of all keys; ``compute`` returns those of the rows that are missing, if any."""
@@ -155,25 +132,25 @@ class ScoreCache:
         """The digest of a model, which takes seconds to compute; cached by the names, sizes and times of its files."""
         stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in model_files(folder)]
         digest: str | None = None
-        with self._trouble("read"), self._lock:
+        with self._trouble("read"):
             row = self._connected().execute("SELECT digest FROM models WHERE files = ?", [repr(stats)]).fetchone()
             digest = row[0] if row and isinstance(row[0], str) else None
         if digest is None:
             digest = model_digest(folder)
-            with self._trouble("write"), self._transaction() as connection:
+            with self._trouble("write"), self._connected() as connection:
                 connection.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", [repr(stats), digest])
         return digest
 
     def __len__(self) -> int:
         with self._lock:
-            return _counts(self._connected())[1]
+            (count,) = self._connected().execute("SELECT count(*) FROM scores").fetchone()
+            return int(count)
 
     def close(self) -> None:
         """Close the file; it is reopened on the next use."""
         with self._lock:
-            if self._connection is not None and self._owner == os.getpid():
-                self._connection.close()
-            self._connection = None
+            if (connection := self._connections.pop(os.getpid(), None)) is not None:
+                connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -181,25 +158,13 @@ class ScoreCache:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _open(self) -> None:
-        """Open or create the file; a broken file is renamed first."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # sqlite would take a file of a few bytes for an empty one and overwrite it.
-            if self.path.is_file() and _opening_bytes(self.path) not in (b"", _SQLITE):
-                raise InputError(self.path, None, "is not a score cache; name one, or a file that does not exist yet")
-            try:
-                self._connect()
-            except sqlite3.DatabaseError as error:
-                if error.sqlite_errorcode & 0xFF not in _BROKEN:
-                    raise
-                self._put_aside()
-                self._connect()
-        except (sqlite3.Error, OSError) as error:
-            raise InputError(self.path, None, f"cannot be used as a score cache ({error})") from None
+    def _connected(self) -> sqlite3.Connection:
+        if os.getpid() not in self._connections:
+            self._connections[os.getpid()] = self._connect()
+        return self._connections[os.getpid()]
 
-    def _connect(self) -> None:
-        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, check_same_thread=False)
         try:
             # In this order: if another process is creating the file, tables and id appear together.
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -214,65 +179,21 @@ class ScoreCache:
             connection.execute("PRAGMA synchronous = NORMAL")
             if not tables:
                 connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-            if self.limit is not None:
-                connection.execute("CREATE INDEX IF NOT EXISTS by_age ON scores (batch)")
         except BaseException:
             connection.close()
             raise
-        self._connection, self._owner, self._inode = connection, os.getpid(), self.path.stat().st_ino
-
-    def _connected(self) -> sqlite3.Connection:
-        # A connection must not be used (nor closed) by a process forked from the one that made it.
-        if self._connection is None or self._owner != os.getpid():
-            self._inherited = self._connection
-            self._open()
-        assert self._connection is not None
-        return self._connection
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            connection = self._connected()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        return connection
 
     @contextmanager
     def _trouble(self, action: str) -> Iterator[None]:
-        """Turn sqlite's errors into a warning; a broken file is renamed and a new one begun."""
+        """Turn sqlite's errors into a warning. One thread at a time uses the file."""
         try:
-            yield
+            with self._lock:
+                yield
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BROKEN:
-                with self._lock:
-                    self.close()
-                    self._put_aside()
-                    self._open()
-            elif not self._warned:
+            if not self._warned:
                 self._warned = True
                 warnings.warn(f"{self.path}: cannot {action} the score cache ({error}); continuing", stacklevel=3)
-
-    def _put_aside(self) -> None:
-        """Rename the broken file and its companions, unless another process has done so already."""
-        if not self.path.exists() or self._inode not in (None, self.path.stat().st_ino):
-            return
-        aside = _free_name(self.path.with_name(f"{self.path.name}.broken"))
-        for suffix in _COMPANIONS:
-            old = Path(f"{self.path}{suffix}")
-            if old.exists():
-                os.replace(old, f"{aside}{suffix}")
-        warnings.warn(f"{self.path} is broken; renamed to {aside.name}, a new score cache is begun", stacklevel=4)
-
-
-def _free_name(path: Path) -> Path:
-    """``path``, with a number appended if the name is taken."""
-    names = (path if number == 1 else path.with_name(f"{path.name}-{number}") for number in count(1))
-    return next(name for name in names if not any(os.path.lexists(f"{name}{suffix}") for suffix in _COMPANIONS))
 
 
 def _opening_bytes(path: Path) -> bytes:
@@ -287,15 +208,6 @@ def _record(name: bytes, score: bytes) -> bytes:
 
 def _is_intact(name: bytes, record: object) -> bool:
     return isinstance(record, bytes) and len(record) == RECORD_BYTES and record == _record(name, record[:4])
-
-
-def _counts(connection: sqlite3.Connection) -> tuple[int, int]:
-    """The batches and the scores stored so far; counted anew if the counts are damaged."""
-    row = connection.execute("SELECT batches, scores FROM counts").fetchone()
-    if row is None or not all(isinstance(count, int) and count >= 0 for count in row):
-        batches, scores = connection.execute("SELECT max(batch), count(*) FROM scores").fetchone()
-        return batches if isinstance(batches, int) else 0, scores
-    return row[0], row[1]
 
 
 def _rows(keys: Keys) -> list[bytes]:
