@@ -106,7 +106,7 @@ def _card(
     front: Mapping[str, Any], title: str, summary: str, rows: Mapping[str, str], code: str, *sections: str
 ) -> str:
     opening = f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {title}"
-    parts = [opening, summary, _table({"": ""} | rows), f"## Use\n\n```python\n{code}\n```", *filter(None, sections)]
+    parts = [opening, summary, _table({"": "", **rows}), f"## Use\n\n```python\n{code}\n```", *filter(None, sections)]
     return "\n\n".join(parts) + "\n"
 
 
