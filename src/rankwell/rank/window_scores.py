@@ -1,30 +1,26 @@
-"""Scores of documents' windows on disk: computed once, then aggregated and weighted in many ways.
-
-The file has a line for each pair. Its header says how many of the best windows are stored:
-
-    query    document    windows    first    mean    best1    best2    best3
-    q1       d7          5          0.12     0.31    0.88     0.40     0.12
-    q1       d2          1          0.05     0.05    0.05
-"""
+"""Scores of documents' windows on disk: computed once, then aggregated and weighted in many ways."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
 from rankwell.core.arrays import Rows, Scores, positions
-from rankwell.core.errors import InputError, RankwellError, excerpt
-from rankwell.corpus.formats.lines import FilePath, open_lines, whole_number, writable_ids, write_lines
-from rankwell.corpus.formats.runs import decimals
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import atomic_binary
 from rankwell.corpus.records import Query, Run
 from rankwell.inputs.windows import aggregate_windows, parse_aggregate
 from rankwell.rank.pairs import split_rankings
 from rankwell.rank.ranker import Activation, Ranker
 from rankwell.rank.texts import Texts
 
-COLUMNS = ("query", "document", "windows", "first", "mean")
+SCORES = ("counts", "first", "mean", "best")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,52 +69,28 @@ class WindowScores:
         """The run of the aggregated scores."""
         return Run(split_rankings(self.docids, self.aggregate(how)), name="windows")
 
-    def write(self, path: FilePath) -> None:
-        """Write a tsv file; ``.gz`` compresses it. Reading it gives the same scores, bit for bit."""
-        write_lines(path, "scores of windows", self._lines(path))
-
-    def _lines(self, path: FilePath) -> Iterator[str]:
-        names = [*COLUMNS, *(f"best{i + 1}" for i in range(self.best.shape[1]))]
-        yield "\t".join(names) + "\n"
-        first, mean = decimals(self.first), decimals(self.mean)
-        best, counts = decimals(self.best[~np.isnan(self.best)]), self.counts.tolist()
-        row = begin = 0
-        for qid, docids in self.docids.items():
-            writable_ids(path, qid, docids)
-            for docid in docids:
-                end = begin + min(counts[row], self.best.shape[1])
-                yield "\t".join((qid, docid, str(counts[row]), first[row], mean[row], *best[begin:end])) + "\n"
-                row, begin = row + 1, end
+    def write(self, path: Path) -> None:
+        """Write an npz file."""
+        qids, docids = list(self.docids), list(chain.from_iterable(self.docids.values()))
+        lengths = np.array([len(names) for names in self.docids.values()], np.int64)
+        ids = {"qids": np.array(qids, np.str_), "docids": np.array(docids, np.str_), "lengths": lengths}
+        with atomic_binary(path) as file:
+            np.savez_compressed(file, **ids, **{name: getattr(self, name) for name in SCORES})  # type: ignore[arg-type]
 
     @classmethod
-    def read(cls, path: FilePath) -> WindowScores:
+    def read(cls, path: Path) -> WindowScores:
         """Read what :meth:`write` wrote."""
-        header, lines = open_lines(path, "scores of windows")
-        names = header.split("\t")
-        if tuple(names[: len(COLUMNS)]) != COLUMNS or len(names) == len(COLUMNS):
-            raise InputError(path, 1, f"expected the columns {', '.join(COLUMNS)}, best1, …")
-        next(lines)
-        docids: dict[str, list[str]] = {}
-        counts: list[int] = []
-        numbers: list[list[float]] = []
-        stored = len(names) - len(COLUMNS)
-        for number, line in lines:
-            cells = line.split("\t")
-            try:
-                count, values = whole_number(cells[2]), list(map(float, cells[3:]))
-            except (ValueError, IndexError):
-                count, values = 0, []
-            if count < 1 or len(values) != 2 + min(count, stored) or not np.isfinite(values).all():
-                expected = f"{', '.join(COLUMNS)} and as many of the {stored} best as there are windows"
-                raise InputError(path, number, f"expected {expected}, found {excerpt(line)}")
-            if docids and cells[0] in docids and cells[0] != next(reversed(docids)):
-                raise InputError(path, number, f"query {cells[0]!r} comes again after another")
-            docids.setdefault(cells[0], []).append(cells[1])
-            counts.append(count)
-            numbers.append([*values, *[np.nan] * (stored - min(count, stored))])
-        table = np.array(numbers, np.float32).reshape(-1, 2 + stored)
-        whole = {qid: tuple(names) for qid, names in docids.items()}
-        return cls(whole, np.array(counts, np.int64), table[:, 0], table[:, 1], table[:, 2:])
+        try:
+            with np.load(path) as file:
+                arrays = {name: file[name] for name in file.files}
+            names = iter(arrays["docids"].tolist())
+            docids = {
+                qid: tuple(islice(names, length))
+                for qid, length in zip(arrays["qids"].tolist(), arrays["lengths"].tolist(), strict=True)
+            }
+            return cls(docids, *(arrays[name] for name in SCORES))
+        except (OSError, ValueError, KeyError, EOFError, RuntimeError, BadZipFile, zlib.error):
+            raise InputError(path, None, "not the scores of windows, or damaged") from None
 
 
 def score_windows(

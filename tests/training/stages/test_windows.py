@@ -63,7 +63,7 @@ def stage_folder(out: Path, name: str) -> Path:
 
 def test_windows_are_kept_and_rank_as_the_ranker_does(done: Trained, place: Path) -> None:
     folder, dev = stage_folder(place / "out", "windows"), done.work.data.dev
-    (kept,) = folder.glob("windows-*.tsv.gz")
+    (kept,) = folder.glob("windows-*.npz")
     scores = WindowScores.read(kept)
     assert scores.counts.tolist() == [2] * sum(map(len, dev.run.values()))
     # The checkpoint it leaves reads in the same windows without being told.
@@ -110,7 +110,7 @@ def test_a_fixed_share_is_the_usual_fusion_and_shares_the_windows(
     assert again.last is not None
     assert len(list((place / "out" / "stages").glob("*-windows-*"))) == 1, "windows are scored once"
     dev = done.work.data.dev
-    (kept,) = stage_folder(place / "out", "windows").glob("windows-*.tsv.gz")
+    (kept,) = stage_folder(place / "out", "windows").glob("windows-*.npz")
     expected = fuse({"first": dev.run, "model": WindowScores.read(kept).run("top2")}, Shares(model=0.7, first=0.3))
     assert {qid: again.last.run[qid].docids for qid in dev.run} == {qid: expected[qid].docids for qid in dev.run}
     (again_folder,) = (path for path in (place / "out" / "stages").glob("*-tune-*") if path == again.last.folder)
@@ -163,7 +163,7 @@ def test_sentences_are_read_so_by_the_model_it_leaves(data: Path, tmp_path: Path
     options = {**WINDOWS, "size": 3, "stride": 2, "unit": "sentences"}
     done = run_recipe(recipe_of(folder, tiny_checkpoint, windows=options), tmp_path / "out", device="cpu")
     stage = stage_folder(tmp_path / "out", "windows")
-    (kept,) = stage.glob("windows-*.tsv.gz")
+    (kept,) = stage.glob("windows-*.npz")
     assert set(WindowScores.read(kept).counts.tolist()) == {2}, "bee. | honey. market"
     ranker = Ranker.from_pretrained(stage / "model", engine={"device": "cpu"})
     assert ranker.windows == Windows(3, 2, "max", "sentences")
@@ -180,7 +180,7 @@ def test_documents_that_are_cut_are_read_so_by_the_model_it_leaves(
     run_recipe(recipe, tmp_path / "out", device="cpu")
     folder = stage_folder(tmp_path / "out", "windows")
     assert Ranker.from_pretrained(folder / "model", engine={"device": "cpu"}).windows is None
-    (kept,) = folder.glob("windows-*.tsv.gz")
+    (kept,) = folder.glob("windows-*.npz")
     assert set(WindowScores.read(kept).counts.tolist()) == {1}
 
 

@@ -63,7 +63,7 @@ def _load(work: Work) -> LoadedModel:
 def window_scores(work: Work, options: WindowsOptions, folder: Path, loaded: LoadedModel | None = None) -> WindowScores:
     """The scores of the dev queries' windows, computed once and stored in the stage's folder."""
     dev = work.data.dev
-    path = folder / f"windows-{dev.digest}.tsv.gz"
+    path = folder / f"windows-{dev.digest}.npz"
     if not path.exists():
         loaded = loaded or _load(work)
         work.data.tokens(loaded.tokenizer, stems=loaded.config.template.markers)
