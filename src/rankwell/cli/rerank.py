@@ -103,9 +103,8 @@ def rerank(
         str | None,
         typer.Option(
             "--windows",
-            metavar="WORDS|sentences[:WORDS]",
-            help="Window size in words, or windows of whole sentences of at most WORDS words (100). 0 truncates long "
-            "documents. Default: the model's.",
+            metavar="WORDS",
+            help="Window size in words. 0 truncates long documents. Default: the model's.",
         ),
     ] = None,
     fuse: Annotated[
@@ -170,9 +169,6 @@ def rerank(
 
         rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows 100
         --set stride=50 --set aggregate=top3 --set cache=scores.db --out windows.run
-
-        rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows sentences:150
-        --set aggregate=top3 --out sentences.run
 
         rankwell rerank mono.run --queries q.tsv --collection my-index --model second --depth 30 --out second.run
 

@@ -65,10 +65,7 @@ class TestRankerConfig:
             (None, Windows()),
             ("truncate", None),
             ({"aggregate": "mean"}, Windows(aggregate="mean")),
-            (
-                {"size": 100, "stride": 50, "aggregate": "top3", "unit": "sentences"},
-                Windows(100, 50, "top3", "sentences"),
-            ),
+            ({"size": 100, "stride": 50, "aggregate": "top3"}, Windows(100, 50, "top3")),
         ],
     )
     def test_documents_are_read_in_windows_unless_truncation_was_asked_for(
