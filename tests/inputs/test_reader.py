@@ -127,15 +127,6 @@ def test_without_windows_documents_are_truncated(tokenizer: Any) -> None:
     assert tokenizer.token_names(laid.sequences.tokens[: laid.sequences.ends[0]])[3:-1] == ["a", "b", "c", "d"]
 
 
-def test_windows_of_sentences_are_those_of_the_tokenizers_marks(tokenizer: Any) -> None:
-    fields = {"query": tokenizer.encode(["tea"] * 2), "document": tokenizer.encode(["eat. the bees. walk", "a. b"])}
-    laid = Reader(tokenizer, Template(), Windows(4, 2, unit="sentences")).lay_out(fields)
-    assert laid.owners.tolist() == [0, 0, 1]
-    rows = laid.fields["document"]
-    names = [tokenizer.token_names(rows.ids[begin:end]) for begin, end in zip(rows.begins, rows.ends, strict=True)]
-    assert names == [["eat", "."], ["the", "bees", ".", "walk"], ["a", ".", "b"]]
-
-
 def test_single_texts_are_read_in_windows_too(tokenizer: Any) -> None:
     reader = Reader.of_texts(tokenizer, 8, windows=Windows())
     laid = reader.lay_out({"query": tokenizer.encode(["a b c d e f g h i", "tea"])})

@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.sentences import sentence_marks, sentence_starts
 from rankwell.inputs.windows import Windows, aggregate_windows, cut_windows, parse_windows
 
 
 def windows_of(tokenizer: Any, texts: list[str], windows: Windows) -> list[list[str]]:
     """The windows of each text, as lines of tokens."""
     pieces = tokenizer.encode(texts)
-    found, owners = cut_windows(pieces, windows, sentence_starts(pieces, sentence_marks(tokenizer)))
+    found, owners = cut_windows(pieces, windows)
     out: list[list[str]] = [[] for _ in texts]
     for begin, end, owner in zip(found.begins, found.ends, owners, strict=True):
         out[owner].append(" ".join(tokenizer.token_names(found.ids[begin:end])))
@@ -99,108 +98,13 @@ def slow_windows(words: list[tuple[int, ...]], size: int, stride: int) -> list[t
     return [sum(window, ()) for window in out]
 
 
-def sentences(size: int, stride: int) -> Windows:
-    return Windows(size, stride, unit="sentences")
-
-
-class TestSentences:
-    def test_whole_ones_as_many_as_fit(self, tokenizer: Any) -> None:
-        text = "tea is warm. eat. run. the bees. why? milk is good. walk!"  # of 4, 2, 2, 3, 2, 4 and 2 words
-        found = windows_of(tokenizer, [text], sentences(8, 8))
-        # The last is filled from before.
-        assert found == [["tea is warm . eat . run .", "the bees . why ?", "why ? milk is good . walk !"]]
-
-    def test_each_begins_with_the_sentence_a_stride_on(self, tokenizer: Any) -> None:
-        found = windows_of(tokenizer, ["tea is warm. eat. the bees. why? milk."], sentences(6, 3))
-        # Word 3 is the first full stop, of the first sentence: the next window begins with the second.
-        assert found == [["tea is warm . eat .", "eat . the bees .", "the bees . why ?", "why ? milk ."]]
-
-    def test_a_document_that_fits_is_one_window(self, tokenizer: Any) -> None:
-        assert windows_of(tokenizer, ["a tea. eat.", "", "tea"], sentences(5, 1)) == [["a tea . eat ."], [""], ["tea"]]
-        assert windows_of(tokenizer, ["", ""], sentences(5, 1)) == [[""], [""]]
-        assert windows_of(tokenizer, [], sentences(5, 1)) == []
-
-    def test_one_longer_than_a_window_is_cut_between_words(self, tokenizer: Any) -> None:
-        text = "eat. the bogue is large and old. why?"  # 2, 7 and 2 words
-        (found,) = windows_of(tokenizer, [text], sentences(4, 2))
-        assert found == [
-            "eat . the bog ##ue",
-            "the bog ##ue is large",
-            "is large and old",
-            "and old .",  # why? is a whole one again
-            "old . why ?",
-        ]
-
-    @pytest.mark.parametrize(("size", "stride"), [(4, 3), (4, 4), (3, 1), (1, 1)])
-    def test_without_marks_they_are_windows_of_words(self, tokenizer: Any, size: int, stride: int) -> None:
-        texts = ["a tea b milk c sugar d salt e oil", "bogue insouciantly", "", "tea milk coffee bread salt"]
-        assert windows_of(tokenizer, texts, sentences(size, stride)) == windows_of(
-            tokenizer, texts, Windows(size, stride)
-        )
-
-    @settings(max_examples=150, deadline=None)
-    @given(
-        texts=st.lists(st.lists(st.sampled_from(["bank", "bogue", "tea", ".", "?"]), max_size=25), max_size=5),
-        size=st.integers(1, 8),
-        data=st.data(),
-    )
-    def test_against_one_document_after_the_other(
-        self, tokenizer: Any, texts: list[list[str]], size: int, data: st.DataObject
-    ) -> None:
-        stride = data.draw(st.integers(1, size))
-        found = windows_of(tokenizer, [" ".join(words) for words in texts], sentences(size, stride))
-        for words, own in zip(texts, found, strict=True):
-            expected = [" ".join(window).replace("bogue", "bog ##ue") for window in slow_sentences(words, size, stride)]
-            assert own == expected
-
-    def test_without_knowing_where_they_begin_is_an_error(self, tokenizer: Any) -> None:
-        with pytest.raises(RankwellError, match="need to know where sentences begin"):
-            cut_windows(tokenizer.encode(["tea."]), sentences(2, 1))
-
-    def test_have_a_hundred_words_unless_told(self) -> None:
-        assert Windows(unit="sentences") == Windows(100, 50, unit="sentences")
-
-    def test_other_units_are_an_error(self) -> None:
-        with pytest.raises(RankwellError, match=r"no window unit is called 'lines' \(known: words, sentences\)"):
-            Windows(unit="lines")  # type: ignore[arg-type]
-
-
-def slow_sentences(words: list[str], size: int, stride: int) -> list[list[str]]:
-    """Sentences end after the last of some marks; windows follow one another until one reaches the end."""
-    units: list[list[str]] = []
-    for place, word in enumerate(words):
-        if place == 0 or (words[place - 1] in ".?" and word not in ".?"):
-            units.append([])
-        units[-1].append(word)
-    units = [part for unit in units for part in ([unit] if len(unit) <= size else [[word] for word in unit])]
-    starts = [sum(map(len, units[:number])) for number in range(len(units) + 1)]
-    last = next((number for number in range(len(units)) if starts[-1] - starts[number] <= size), 0)
-    out, begin = [], 0
-    while True:
-        begin = min(begin, last)
-        end = max(number for number in range(begin, len(units) + 1) if starts[number] - starts[begin] <= size)
-        out.append([word for unit in units[begin:end] for word in unit])
-        if begin == last:
-            return out
-        # The one that holds the word a stride on, at least the next, and none is left out.
-        holds = max(number for number in range(len(units)) if starts[number] <= starts[begin] + stride)
-        begin = min(max(holds, begin + 1), end)
-
-
 class TestParsing:
-    def test_numbers_of_words_and_sentences(self) -> None:
-        assert [parse_windows(text) for text in ("0", "100", "sentences", "sentences:30")] == [
-            None,
-            Windows(100, 50),
-            Windows(100, 50, unit="sentences"),
-            Windows(30, 15, unit="sentences"),
-        ]
+    def test_numbers_of_words(self) -> None:
+        assert [parse_windows(text) for text in ("0", "100")] == [None, Windows(100, 50)]
 
-    @pytest.mark.parametrize(
-        "text", ["", "-1", "words", "sentence", "sentences:", "sentences:0", "sentences:a", "1.5", "٣"]
-    )
+    @pytest.mark.parametrize("text", ["", "-1", "words", "1.5", "٣"])
     def test_anything_else_is_named(self, text: str) -> None:
-        with pytest.raises(RankwellError, match="expected a number of words, sentences, or sentences:WORDS"):
+        with pytest.raises(RankwellError, match="expected a number of words"):
             parse_windows(text)
 
 

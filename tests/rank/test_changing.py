@@ -35,9 +35,9 @@ def encoder(tiny_bi_encoder: Path) -> BiEncoder:
     encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
     encode, encoder.encoded = encoder.encode_tokens, 0  # type: ignore[attr-defined]
 
-    def one_by_one(source: StoredTokens, numbers: Any, words: list[Vectors] | None = None) -> Vectors:
+    def one_by_one(source: StoredTokens, numbers: Any, words: list[Any] | None = None, code: Any = None) -> Vectors:
         encoder.encoded += len(numbers)  # type: ignore[attr-defined]
-        return np.concatenate([encode(source, np.array([number]), words) for number in numbers])
+        return np.concatenate([encode(source, np.array([number]), words, code) for number in numbers])
 
     encoder.encode_tokens = one_by_one  # type: ignore[method-assign]
     return encoder

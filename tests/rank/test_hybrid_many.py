@@ -105,7 +105,7 @@ class Coarse(BiEncoder):
         return np.stack([self.vector(sum(map(ord, text))) for text in texts])
 
     def encode_tokens(
-        self, source: StoredTokens, numbers: NDArray[np.int64], words: list[Vectors] | None = None
+        self, source: StoredTokens, numbers: NDArray[np.int64], words: list[Any] | None = None, code: Any = None
     ) -> Vectors:
         return np.stack([self.vector(int(number) % 301) for number in numbers])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,25 +83,6 @@ def test_they_are_joined_as_the_ranker_joins_them(scores: WindowScores, ranker: 
         assert found[qid].scores == pytest.approx(expected[qid].scores, rel=1e-6)
 
 
-@pytest.mark.parametrize("how", AGGREGATES)
-def test_windows_of_sentences_by_hand(ranker: Ranker, how: str) -> None:
-    texts = DocumentStore.of_texts({"a": "bank bank. tea. bank bank bank? milk.", "b": "tea", "c": "bank. " * 3})
-    run = Run.from_scores({"q1": {"a": 3.0, "b": 2.0, "c": 1.0}})
-    windows = Windows(5, 5, how, unit="sentences")
-    own = Ranker.from_engine(ranker.engine, Reader(ranker.tokenizer, ranker.template, windows))
-    found = score_windows(own, run, QUERIES, texts, keep=3)
-    # bank bank. tea. | bank bank bank? | milk. takes what fits before it: nothing. || bank. bank. | bank. bank.
-    assert found.counts.tolist() == [3, 1, 2]
-    assert found.first.tolist() == [2, 0, 2]
-    nan = np.nan
-    best = np.array([[3, 2, 0], [0, nan, nan], [2, 2, nan]], np.float32)
-    assert np.array_equal(found.best, best, equal_nan=True)
-    direct = own.rerank(run, QUERIES, texts)["q1"]
-    joined = found.run(how)["q1"]
-    assert joined.docids == direct.docids
-    assert joined.scores == pytest.approx(direct.scores, rel=1e-6)
-
-
 def test_depth_and_activation_are_the_rankers(ranker: Ranker) -> None:
     cut = score_windows(ranker, RUN, QUERIES, DocumentStore.of_texts(TEXTS), depth=1, activation="probability")
     assert cut.docids == {"q1": ("a",), "q2": ("c",)}
@@ -149,7 +131,19 @@ def test_windows_that_were_not_kept_cannot_count(scores: WindowScores) -> None:
         scores.aggregate("top4")
 
 
+def test_a_damaged_file_is_refused(tmp_path: Path, scores: WindowScores) -> None:
+    path = tmp_path / "w.npz"
+    scores.write(path)
+    whole = path.read_bytes()
+    for number in range(0, len(whole), 7):
+        path.write_bytes(whole[:number] + bytes([whole[number] ^ 16]) + whole[number + 1 :])
+        with suppress(InputError):
+            found = WindowScores.read(path)
+            assert found.docids == scores.docids
+            assert np.array_equal(found.best, scores.best, equal_nan=True)
+
+
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("q1 Q0 a 1 2.0 bm25\n")
-    with pytest.raises(InputError, match="run: cannot be read as scores of windows"):
+    with pytest.raises(InputError, match="not the scores of windows"):
         WindowScores.read(tmp_path / "run")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
+import torch
+
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
@@ -19,7 +22,7 @@ from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.requests import SearchRequest
 from rankwell.rank.system import System
-from rankwell.rank.vector_records import word_codes, word_table
+from rankwell.rank.word_codes import LEVELS, RESTS, compare_codes, encode_words, word_directions, word_table
 from rankwell.retrieve.index import Index
 
 WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
@@ -38,19 +41,27 @@ def store(tmp_path: Path) -> DocumentStore:
     return DocumentStore.build(DOCUMENTS, tmp_path / "store")
 
 
-def estimates(vectors: Vectors, query: Vectors) -> Vectors:
-    """The products of words (T, W), as they are stored, with those of a query (Q, W)."""
-    codes, (table, factors) = word_codes(vectors), word_table(query)
-    sums = sum(table[:, place, codes[:, place]].astype(np.int64) for place in range(codes.shape[1]))
-    return (np.asarray(sums) * factors[:, None]).T
+def estimates(vectors: Vectors, query: Vectors, passage: Vectors) -> Vectors:
+    """The products of words (T, W) of a passage (H,), as they are stored, with those of a query (Q, W)."""
+    passages = torch.from_numpy(passage[None])
+    codes = encode_words(torch.from_numpy(vectors), passages, torch.zeros(len(vectors), dtype=torch.int64)).numpy()
+    table, factors = word_table(query)
+    sums = sum(table[:, place, codes[:, place + 1]].astype(np.int64) for place in range(codes.shape[1] - 1))
+    along = query @ word_directions(passages.half().float(), query.shape[1]).numpy()[0]
+    return LEVELS[codes[:, 0], None] * along + RESTS[codes[:, 0], None] * (np.asarray(sums) * factors[:, None]).T
 
 
 @pytest.mark.parametrize("width", [32, 128, 384, 768])
-def test_codes_estimate_products_without_a_bias(width: int) -> None:
+@pytest.mark.parametrize(
+    "passage",
+    [lambda words: words[3], lambda words: words.mean(axis=0), lambda words: words[3, :20], lambda words: 0 * words[0]],
+    ids=["a word", "the mean", "narrower", "none"],
+)
+def test_codes_estimate_products_without_a_bias(width: int, passage: Callable[[Vectors], Vectors]) -> None:
     vectors = np.random.default_rng(0).standard_normal((2000, width)).astype(np.float32)
     vectors[:, 0] += np.sqrt(width)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    exact, found = vectors[10:] @ vectors[:10].T, estimates(vectors[10:], vectors[:10])
+    exact, found = vectors[10:] @ vectors[:10].T, estimates(vectors[10:], vectors[:10], passage(vectors))
     assert abs(found.mean() / exact.mean() - 1) < 0.05
     assert np.sqrt(((found - exact) ** 2).mean()) < 0.08
 
@@ -60,16 +71,28 @@ def test_the_kernel_finds_the_best_word_of_each_document(store: DocumentStore, e
     query = encoder.encode_query_words([QUERIES[1].text])[0]
     np.testing.assert_allclose(np.linalg.norm(query, axis=1), 1, rtol=1e-5)
     vectors: list[Vectors] = []
-    encoder.encode_documents(TEXTS, vectors)
+    passages = encoder.encode_documents(TEXTS, vectors)
     assert [len(document) for document in vectors][-3:] == [3, 5, 32]  # with [CLS] and [SEP], and at most 32
     similarities, places = words.matches(np.arange(len(TEXTS)), query)
     for number, document in enumerate(vectors):
-        products = estimates(document, query)
-        np.testing.assert_allclose(similarities[number], products.max(axis=0), atol=1e-6)
+        products = estimates(document, query, passages[number])
+        np.testing.assert_allclose(similarities[number], products.max(axis=0), atol=1e-5)
         chosen = products[places[number], np.arange(len(query))]
-        np.testing.assert_allclose(chosen, products.max(axis=0), atol=1e-6)
+        np.testing.assert_allclose(chosen, products.max(axis=0), atol=1e-5)
     again, _ = words.matches(np.array([7, 2]), query)
     np.testing.assert_array_equal(again, similarities[[7, 2]])
+
+
+def test_torch_finds_what_the_kernel_finds(store: DocumentStore, encoder: BiEncoder) -> None:
+    words, query = PassageWords.open(store, encoder), encoder.encode_query_words([QUERIES[1].text])[0]
+    numbers = np.array([14, 0, 13, 12, 5])
+    expected, places = words.matches(numbers, query)
+    words._device = torch.device("meta")  # any but a CPU
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passage_vectors, "compare_codes", lambda *given: compare_codes(*given[:-1], torch.device("cpu")))
+        found, found_places = words.matches(numbers, query)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    np.testing.assert_array_equal(found_places, places)
 
 
 def test_one_pass_makes_the_vectors_of_documents_and_words(

@@ -102,9 +102,8 @@ def rerank(
         str | None,
         typer.Option(
             "--windows",
-            metavar="WORDS|sentences[:WORDS]",
-            help="Window size in words, or windows of whole sentences of at most WORDS words (100). 0 truncates long "
-            "documents. Default: the model's.",
+            metavar="WORDS",
+            help="Window size in words. 0 truncates long documents. Default: the model's.",
         ),
     ] = None,
     fuse: Annotated[

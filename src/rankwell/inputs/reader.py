@@ -15,7 +15,6 @@ from rankwell.core.arrays import Rows, Scores
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.sentences import sentence_marks, sentence_starts
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs, match_words
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows, cut_windows, fit_windows
@@ -172,10 +171,7 @@ class Reader:
                 return fields, whole
             windows = text.cut(begins, ends - begins)
         else:
-            sentences = None
-            if self.windows.unit == "sentences":
-                sentences = sentence_starts(text, sentence_marks(self.tokenizer))
-            windows, owners = cut_windows(text, self.windows, sentences)
+            windows, owners = cut_windows(text, self.windows)
         return {key: windows if key == name else rows.take(owners) for key, rows in fields.items()}, owners
 
     def _costs_and_room(self, fields: Mapping[str, Pieces], windowed: str) -> tuple[Rows | None, Rows]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows, Scores, positions
 from rankwell.core.errors import RankwellError
@@ -16,10 +15,6 @@ from rankwell.inputs.pieces import Pieces
 MOST_WINDOWS = 1000
 """The largest N of ``topN``."""
 
-Unit = Literal["words", "sentences"]
-_WINDOWS = re.compile(r"([0-9]{1,9})|sentences(?::([1-9][0-9]{0,8}))?")
-_SENTENCE_WORDS = 100
-
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -27,21 +22,16 @@ class Windows:
 
     ``Windows()`` are as large as the room the query leaves, each overlapping the next by half; a document that fits
     is one window. With a ``size`` they have that many words, and begin every ``stride`` words (half the size unless
-    given). Windows of the ``unit`` sentences hold whole sentences, up to ``size`` words (100 unless given) together.
+    given).
     """
 
     size: int | None = None
     stride: int | None = None
     aggregate: str = "max"
-    unit: Unit = "words"
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        if self.unit not in get_args(Unit):
-            raise RankwellError(f"no window unit is called {self.unit!r} (known: {', '.join(get_args(Unit))})")
-        if self.size is None and self.unit == "sentences":
-            object.__setattr__(self, "size", _SENTENCE_WORDS)
         if self.size is None:
             if self.stride is not None:
                 raise RankwellError(f"a stride of {self.stride} words needs a window size")
@@ -55,39 +45,28 @@ class Windows:
 
 
 def parse_windows(text: str) -> Windows | None:
-    """``WORDS``, ``sentences`` or ``sentences:WORDS`` as windows; 0 words is None: documents are truncated.
+    """A number of words as windows; 0 is None: documents are truncated.
 
     >>> parse_windows("100")
-    Windows(size=100, stride=50, aggregate='max', unit='words')
-    >>> parse_windows("sentences:150")
-    Windows(size=150, stride=75, aggregate='max', unit='sentences')
+    Windows(size=100, stride=50, aggregate='max')
     """
-    match = _WINDOWS.fullmatch(text)
-    if match is None:
-        raise RankwellError(f"windows {text!r}: expected a number of words, sentences, or sentences:WORDS")
-    if match[1]:
-        return Windows(int(match[1])) if int(match[1]) else None
-    return Windows(int(match[2]) if match[2] else None, unit="sentences")
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise RankwellError(f"windows {text!r}: expected a number of words")
+    return Windows(int(text)) if int(text) else None
 
 
-def cut_windows(documents: Pieces, windows: Windows, sentences: NDArray[np.bool_] | None = None) -> tuple[Pieces, Rows]:
+def cut_windows(documents: Pieces, windows: Windows) -> tuple[Pieces, Rows]:
     """The windows of all documents as rows, and the document each belongs to; for windows that have a size.
 
-    A window begins and ends between words, or between ``sentences``, which says of each piece (T,) whether it begins
-    one. The last window reaches the document's end and is as full as the others if the document is long enough; a
-    document that fits is one window. A sentence longer than a window is split between words.
+    A window begins and ends between words. The last window reaches the document's end and is as full as the others if
+    the document is long enough; a document that fits is one window.
     """
     starts = np.flatnonzero(~documents.continues)  # where words begin; a text's first piece continues nothing
     first = np.searchsorted(starts, documents.begins)
     words = np.searchsorted(starts, documents.ends) - first
     assert windows.size is not None
     assert windows.stride is not None
-    if windows.unit == "words":
-        begin, end, owners = _word_windows(first, words, windows.size, windows.stride)
-    elif sentences is None:
-        raise RankwellError("windows of sentences need to know where sentences begin")
-    else:
-        begin, end, owners = _sentence_windows(first, words, sentences[starts], windows.size, windows.stride)
+    begin, end, owners = _word_windows(first, words, windows.size, windows.stride)
     bounds = np.append(starts, len(documents.ids))
     begins = np.where(words[owners] > 0, bounds[begin], documents.begins[owners])
     ends = np.where(words[owners] > 0, bounds[end], documents.begins[owners])
@@ -102,36 +81,6 @@ def _word_windows(first: Rows, words: Rows, size: int, stride: int) -> tuple[Row
     begin = np.maximum(np.minimum(order * stride, words[owners] - size), 0)
     end = np.minimum(begin + size, words[owners])
     return first[owners] + begin, first[owners] + end, owners
-
-
-def _sentence_windows(
-    first: Rows, words: Rows, opens: NDArray[np.bool_], size: int, stride: int
-) -> tuple[Rows, Rows, Rows]:
-    """Like :func:`_word_windows`, of whole sentences; ``opens`` says of each word whether it begins one."""
-    sentences = np.flatnonzero(opens)
-    lengths = np.diff(np.append(sentences, len(opens)))
-    # In a sentence longer than a window each word counts as a sentence, so it is split between words.
-    starts = np.flatnonzero(opens | np.repeat(lengths > size, lengths))
-    bounds = np.append(starts, len(opens))
-    # Where a window that begins with each sentence ends, and where the next one begins at the latest.
-    until = np.searchsorted(bounds, bounds + size, side="right") - 1
-    step = np.searchsorted(starts, bounds + stride, side="right") - 1
-    step = np.minimum(np.maximum(step, np.arange(len(bounds)) + 1), until)
-    begin, stop = np.searchsorted(starts, first), np.searchsorted(starts, first + words)
-    last = np.searchsorted(starts, np.maximum(first + words - size, first))
-
-    # One step per window number, for all documents at once that have not reached their last window.
-    owner = np.arange(len(words))
-    begins, owners = [begin[:0]], [owner[:0]]
-    while len(owner):
-        begin = np.minimum(begin, last[owner])
-        begins.append(begin)
-        owners.append(owner)
-        more = begin < last[owner]
-        owner, begin = owner[more], step[begin[more]]
-    order = np.argsort(owner := np.concatenate(owners), kind="stable")
-    owner, begin = owner[order], np.concatenate(begins)[order]
-    return bounds[begin], bounds[np.minimum(until[begin], stop[owner])], owner
 
 
 def fit_windows(document: Pieces, costs: Rows | None, room: Rows, spare: int = 0) -> tuple[Rows, Rows, Rows]:

@@ -9,11 +9,11 @@ document or both, and rank worse without it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ PIECES_AT_A_TIME = 1 << 22
 DEFAULT_LENGTH = 256
 
 Vectors = NDArray[np.float32]
+WordCode = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Makes codes (T, B) of word vectors (T, W), the vectors of their texts (N, H) and the text of each word (T,)."""
 
 
 class BiEncoder:
@@ -227,12 +229,15 @@ class BiEncoder:
         """The vectors (N, H) of queries, of length 1 unless the model compares by the dot product."""
         return self._encode(texts, self.modules.query, of_query=True)
 
-    def encode_documents(self, texts: Sequence[str], words: list[Vectors] | None = None) -> Vectors:
+    def encode_documents(
+        self, texts: Sequence[str], words: list[Any] | None = None, code: WordCode | None = None
+    ) -> Vectors:
         """The vectors (N, H) of documents, of length 1 unless the model compares by the dot product.
 
-        If a list ``words`` is given, the vectors (T, W) of each document's words are appended to it, of length 1.
+        If a list ``words`` is given, the vectors (T, W) of each document's words are appended to it, of length 1, or
+        their codes.
         """
-        return self._encode(texts, self.modules.document, words)
+        return self._encode(texts, self.modules.document, words, code)
 
     def encode_query_words(self, texts: Sequence[str]) -> list[Vectors]:
         """The vectors (T, W) of the words of each query, of length 1. Words are the encoder's tokens."""
@@ -241,7 +246,11 @@ class BiEncoder:
         return words
 
     def encode_tokens(
-        self, source: StoredTokens, numbers: NDArray[np.int64], words: list[Vectors] | None = None
+        self,
+        source: StoredTokens,
+        numbers: NDArray[np.int64],
+        words: list[Any] | None = None,
+        code: WordCode | None = None,
     ) -> Vectors:
         """Like :meth:`encode_documents`, of documents that are tokenised already, by number."""
         front = self.prompt_pieces
@@ -251,7 +260,7 @@ class BiEncoder:
         for begin, end in row_blocks(source.lengths(numbers), PIECES_AT_A_TIME, TEXTS_AT_A_TIME):
             pieces = source.at(numbers[begin:end])
             prompted = pieces.after(front) if self.document_prompt else pieces
-            vectors[begin:end] = self._encode_pieces(prompted, self.modules.document, words)
+            vectors[begin:end] = self._encode_pieces(prompted, self.modules.document, words, code)
         return vectors
 
     @property
@@ -283,14 +292,15 @@ class BiEncoder:
         self,
         texts: Sequence[str],
         layers: Sequence[Dense],
-        words: list[Vectors] | None = None,
+        words: list[Any] | None = None,
+        code: WordCode | None = None,
         *,
         of_query: bool = False,
     ) -> Vectors:
         parts = [np.zeros((0, self.width), np.float32)]
         for begin in range(0, len(texts), TEXTS_AT_A_TIME):
             pieces = self._pieces(texts[begin : begin + TEXTS_AT_A_TIME], of_query)
-            parts.append(self._encode_pieces(pieces, layers, words, of_query=of_query))
+            parts.append(self._encode_pieces(pieces, layers, words, code, of_query=of_query))
         return np.concatenate(parts)
 
     def _pieces(self, texts: Sequence[str], of_query: bool) -> Pieces:
@@ -304,17 +314,27 @@ class BiEncoder:
         return self.late.expand(sequences) if self.late is not None and of_query else sequences
 
     def _encode_pieces(
-        self, pieces: Pieces, layers: Sequence[Dense], words: list[Vectors] | None = None, *, of_query: bool = False
+        self,
+        pieces: Pieces,
+        layers: Sequence[Dense],
+        words: list[Any] | None = None,
+        code: WordCode | None = None,
+        *,
+        of_query: bool = False,
     ) -> Vectors:
         sequences = self._lay_out(pieces, of_query)
         shape = len(sequences.tokens), self.word_width
         tokens = None if words is None else torch.empty(shape, device=self.device)
         forward = partial(self._vectors, words=words is not None)
         pooled = self._compute.run(sequences, forward, self.encoder.config.hidden_size, tokens)
+        vectors = self._map(pooled, layers)
         if words is not None and tokens is not None:
+            if code is not None:
+                owners = np.repeat(np.arange(len(sequences)), sequences.lengths())
+                tokens = code(tokens, vectors, torch.from_numpy(owners).to(self.device))
             kept = np.ones(shape[0], np.bool_) if of_query else self._compared(sequences)
             words += np.split(tokens.cpu().numpy()[kept], np.cumsum(kept)[sequences.ends - 1][:-1])
-        return self._map(pooled, layers).cpu().numpy()
+        return vectors.cpu().numpy()
 
     def _compared(self, documents: Sequences) -> NDArray[np.bool_]:
         """Which tokens of documents are words that are compared."""

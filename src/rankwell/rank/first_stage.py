@@ -131,8 +131,10 @@ class FirstStage:
 
     def prepare_stores(self, stores: Sequence[DocumentStore]) -> list[Path]:
         """Like :meth:`prepare`, for the documents of some stores."""
-        words = [self.dense.words(store).folder for store in stores] if self.words else []  # makes the vectors, too
-        return words + [vectors.folder for vectors in self.dense.prepare(stores)]
+        stored = [self.dense.words(store) for store in stores] if self.words else []  # makes the vectors, too
+        return [part.folder for words in stored for part in (words, words.vectors)] + [
+            vectors.folder for vectors in self.dense.prepare(stores)
+        ]
 
     @property
     def preparation(self) -> Callable[[DocumentStore], object] | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import Array, Rows, gather
@@ -29,8 +30,9 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.rankers import open_encoder
-from rankwell.rank.vector_records import WORD_BITS, word_codes, word_table
+from rankwell.rank.vector_records import Codes
 from rankwell.rank.vector_search import has_kernel
+from rankwell.rank.word_codes import CODE_BYTES, LEVELS, RESTS, compare_codes, encode_words, word_directions, word_table
 
 SMALLEST_SHARD, LARGEST_SHARD = 1 << 5, 1 << 14
 SHARD_OPERATIONS = 1.4e12
@@ -136,10 +138,11 @@ class PassageVectors:
 class PassageWords:
     """The word vectors of all documents of a store, numbered as the store numbers them."""
 
-    def __init__(self, shards: Shards):
+    def __init__(self, shards: Shards, vectors: PassageVectors, device: torch.device):
         shards.check()
         self.folder, self._size = shards.folder, shards.size
-        self._parts = [WordShard(shards, number, WORD_BITS // 8) for number in range(len(shards))]
+        self.vectors, self._device = vectors, device
+        self._parts = [WordShard(shards, number, CODE_BYTES) for number in range(len(shards))]
 
     @classmethod
     def open(cls, store: DocumentStore, encoder: BiEncoder) -> PassageWords:
@@ -152,7 +155,8 @@ class PassageWords:
         if shards.pending():
             _compute(store, encoder, _shards(store, encoder), shards)
             _remove_known(store, encoder.name + WORDS)
-        return cls(merge_shards(shards, _word_blocks) if store.writable else shards)
+        shards = merge_shards(shards, _word_blocks) if store.writable else shards
+        return cls(shards, PassageVectors.open(store, encoder), encoder.device)
 
     @staticmethod
     def is_complete(store: DocumentStore, encoder: BiEncoder) -> bool:
@@ -166,18 +170,23 @@ class PassageWords:
         """
         from rankwell.rank.vector_kernels import best_matches  # imports numba
 
+        directions = word_directions(torch.from_numpy(self.vectors.at(numbers)).float(), query.shape[1]).numpy()
+        along = np.einsum("nw,qw->nq", directions, query)
         table, factors = word_table(query)
-        shape = len(numbers), len(query)
-        products, places = np.empty(shape, np.int32), np.empty(shape, np.int64)
+        similarities, places = np.empty(along.shape, np.float32), np.empty(along.shape, np.int64)
         shard_of, local = np.divmod(numbers, self._size)
         for shard in np.unique(shard_of):
             rows, part = np.flatnonzero(shard_of == shard), self._parts[shard]
             begins, ends = part.begins[local[rows]], part.ends[local[rows]]
             part.check(begins, ends)
-            best, found = np.empty((len(rows), len(query)), np.int32), np.empty((len(rows), len(query)), np.int64)
-            best_matches(part.rows, begins, ends, table, best, found)
-            products[rows], places[rows] = best, found
-        return products * factors, places
+            if self._device.type == "cpu":
+                best, found = np.empty((len(rows), len(query)), np.float32), np.empty((len(rows), len(query)), np.int64)
+                best_matches(part.rows, begins, ends, along[rows], LEVELS, RESTS, table, factors, best, found)
+            else:
+                codes = part.rows[gather(begins, ends - begins)]
+                best, found = compare_codes(codes, ends - begins, along[rows], query, self._device)
+            similarities[rows], places[rows] = best, found
+        return similarities, places
 
 
 @dataclass(frozen=True)
@@ -209,7 +218,7 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Sh
     """
     wants = words is None or (bool(shards.pending()) and shards.size == words.size)
     known, _, kept = known_vectors(store, encoder.name, encoder.width, np.float16)
-    word_rows, word_lengths, codes = known_vectors(store, encoder.name + WORDS, WORD_BITS // 8, np.uint8)
+    word_rows, word_lengths, codes = known_vectors(store, encoder.name + WORDS, CODE_BYTES, np.uint8)
     has_vector, has_words = np.full(len(store), not wants), np.full(len(store), words is None)
     has_vector[known] = has_words[word_rows] = True
     skipped = has_vector & has_words
@@ -221,14 +230,14 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Sh
     reads = base is None and encoder.takes_tokens and not skipped.all()
     tokens = StoredTokens.open(store.documents, encoder.tokenizer) if reads else None
 
-    def encode(numbers: Rows, found: list[Vectors] | None) -> Vectors:
+    def encode(numbers: Rows, found: list[Codes] | None) -> Vectors:
         if not len(numbers):
             return np.empty((0, encoder.width), np.float32)
         if base is not None:
             return encoder.map_documents(base.at(numbers))
         if tokens is not None:
-            return encoder.encode_tokens(tokens, numbers, found)
-        return encoder.encode_documents(store.texts_at(numbers), found)
+            return encoder.encode_tokens(tokens, numbers, found, encode_words)
+        return encoder.encode_documents(store.texts_at(numbers), found, encode_words)
 
     def write_vectors(items: range, numbers: Rows, vectors: Vectors, file: IO[bytes]) -> None:
         half = np.zeros((len(items), encoder.width), np.float16)
@@ -240,20 +249,19 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Sh
             raise RankwellError(f"the vector of document {docid!r} has numbers that are not finite in 16 bits")
         file.write(half.data)
 
-    def write_words(items: range, numbers: Rows, found: list[Vectors], file: IO[bytes]) -> None:
+    def write_words(items: range, numbers: Rows, found: list[Codes], file: IO[bytes]) -> None:
         here = slice(*np.searchsorted(word_rows, [items.start, items.stop]))
         begin, end = (int(word_lengths[:row].sum()) for row in (here.start, here.stop))
         owners = np.concatenate([word_rows[here], numbers])
         lengths = np.concatenate([word_lengths[here], np.array([len(words) for words in found], np.int64)])
-        new = word_codes(np.concatenate(found)) if found else codes[:0]
-        joined = np.concatenate([codes[begin:end], new])
+        joined = np.concatenate([codes[begin:end], *found])
         order = np.argsort(owners)
         file.write(np.cumsum(lengths[order]).data)
         file.write(joined[gather((np.cumsum(lengths) - lengths)[order], lengths[order])].data)
 
     def work(items: range, file: IO[bytes]) -> None:
         numbers = items.start + np.flatnonzero(~skipped[items.start : items.stop])
-        found: list[Vectors] | None = None if words is None else []
+        found: list[Codes] | None = None if words is None else []
         vectors = encode(numbers, found)
         if found is None:
             write_vectors(items, numbers, vectors, file)
@@ -288,7 +296,7 @@ def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int
     width, suffix = encoder.width, ".f16"
     if words:
         name, folder = name + WORDS, folder.with_name(folder.name + WORDS)
-        size, width, suffix = recorded_size(folder) or size, WORD_BITS // 8, ".words"
+        size, width, suffix = recorded_size(folder) or size, CODE_BYTES, ".words"
     config = {"model": name, "tokens": encoder.tokenizer.digest, "width": width}
     return stored_shards(Shards(folder, len(store), size or shard_size(encoder), config, suffix=suffix))
 
@@ -319,7 +327,7 @@ def vector_blocks(shards: Shards, numbers: range, width: int) -> Iterator[Array]
 
 
 def _word_blocks(shards: Shards, numbers: range) -> Iterator[Array]:
-    base, parts = 0, [WordShard(shards, number, WORD_BITS // 8) for number in numbers]
+    base, parts = 0, [WordShard(shards, number, CODE_BYTES) for number in numbers]
     for part in parts:
         yield part.ends + base
         base += len(part.rows)

@@ -235,18 +235,22 @@ def scan_cells(
 
 
 @kernel
-def best_matches(codes, begins, ends, table, best, places):
+def best_matches(codes, begins, ends, along, levels, rests, table, factors, best, places):
     """``best`` (N, Q) = the highest product of each of a query's words with a document's, ``places`` (N, Q) = whose.
 
-    ``codes`` (T, B) are of word vectors, of which document n has those from ``begins[n]`` to before ``ends[n]``.
-    ``table`` (Q, B, 256) is what each byte of a code adds to the product.
+    ``codes`` (T, B) are of word vectors (:mod:`rankwell.rank.word_codes`), of which document n has those from
+    ``begins[n]`` to before ``ends[n]``. ``along`` (N, Q) is the product with the document's direction. A first byte
+    stands for the lengths ``levels`` and ``rests`` (256,) of two parts, and ``table`` (Q, B − 1, 256) is what each
+    other byte adds to the product with the second, in units of ``factors`` (Q,).
     """
-    size, count = np.uint64(codes.shape[1]), np.uint64(len(table))
+    size, count = np.uint64(codes.shape[1] - 1), np.uint64(len(table))
     for n in range(len(begins)):
         for q in range(count):  # whose part of the table then stays in the cache
             for t in range(begins[n], ends[n]):
                 total = np.int32(0)
                 for j in range(size):
-                    total += table[q, j, codes[t, j]]
-                if t == begins[n] or total > best[n, q]:
-                    best[n, q], places[n, q] = total, t - begins[n]
+                    total += table[q, j, codes[t, j + np.uint64(1)]]
+                level = codes[t, 0]
+                product = levels[level] * along[n, q] + rests[level] * (factors[q] * np.float32(total))
+                if t == begins[n] or product > best[n, q]:
+                    best[n, q], places[n, q] = product, t - begins[n]

@@ -1,24 +1,26 @@
-"""Scores of documents' windows: computed once, then aggregated and weighted in many ways."""
+"""Scores of documents' windows on disk: computed once, then aggregated and weighted in many ways."""
 
 from __future__ import annotations
 
-import json
-import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
 from rankwell.core.arrays import Rows, Scores, positions
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.files import FilePath, atomic_binary
+from rankwell.core.files import atomic_binary
 from rankwell.corpus.records import Query, Run
 from rankwell.inputs.windows import aggregate_windows, parse_aggregate
 from rankwell.rank.pairs import split_rankings
 from rankwell.rank.ranker import Activation, Ranker
 from rankwell.rank.texts import Texts
 
-ARRAYS = ("counts", "first", "mean", "best")
+SCORES = ("counts", "first", "mean", "best")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,21 +69,28 @@ class WindowScores:
         """The run of the aggregated scores."""
         return Run(split_rankings(self.docids, self.aggregate(how)), name="windows")
 
-    def write(self, path: FilePath) -> None:
-        """Write an ``.npz`` file."""
-        docids = np.frombuffer(json.dumps(self.docids).encode(), np.uint8)
+    def write(self, path: Path) -> None:
+        """Write an npz file."""
+        qids, docids = list(self.docids), list(chain.from_iterable(self.docids.values()))
+        lengths = np.array([len(names) for names in self.docids.values()], np.int64)
+        ids = {"qids": np.array(qids, np.str_), "docids": np.array(docids, np.str_), "lengths": lengths}
         with atomic_binary(path) as file:
-            np.savez_compressed(file, docids=docids, **{name: getattr(self, name) for name in ARRAYS})
+            np.savez_compressed(file, **ids, **{name: getattr(self, name) for name in SCORES})  # type: ignore[arg-type]
 
     @classmethod
-    def read(cls, path: FilePath) -> WindowScores:
+    def read(cls, path: Path) -> WindowScores:
         """Read what :meth:`write` wrote."""
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                docids = json.loads(arrays["docids"].tobytes())
-                return cls({qid: tuple(names) for qid, names in docids.items()}, *(arrays[name] for name in ARRAYS))
-        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(path, None, f"cannot be read as scores of windows ({error})") from None
+            with np.load(path) as file:
+                arrays = {name: file[name] for name in file.files}
+            names = iter(arrays["docids"].tolist())
+            docids = {
+                qid: tuple(islice(names, length))
+                for qid, length in zip(arrays["qids"].tolist(), arrays["lengths"].tolist(), strict=True)
+            }
+            return cls(docids, *(arrays[name] for name in SCORES))
+        except (OSError, ValueError, KeyError, EOFError, RuntimeError, BadZipFile, zlib.error):
+            raise InputError(path, None, "not the scores of windows, or damaged") from None
 
 
 def score_windows(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate
-from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.ranker import Ranker
@@ -152,25 +150,6 @@ def test_a_stage_that_ranks_whole_documents_can_be_interpolated(
     assert by_beta[1.0] == pytest.approx(evaluate(dev.qrels, dev.run, "RR@10").mean["RR@10"])
     (kept,) = stage_folder(tmp_path / "out", "fit").glob("dev-*.run.gz")
     assert by_beta[0.0] == pytest.approx(evaluate(dev.qrels, read_run(kept), "RR@10").mean["RR@10"])
-
-
-def test_sentences_are_read_so_by_the_model_it_leaves(data: Path, tmp_path: Path, tiny_checkpoint: Path) -> None:
-    folder = shutil.copytree(data, tmp_path / "data")
-    collection = folder / "collection.tsv"
-    # bee. | honey. | market, of two words each but for the last
-    lines = [line.split("\t") for line in collection.read_text().splitlines()]
-    collection.write_text("".join(f"{docid}\t{'. '.join(text.split())}\n" for docid, text in lines))
-    options = {**WINDOWS, "size": 3, "stride": 2, "unit": "sentences"}
-    done = run_recipe(recipe_of(folder, tiny_checkpoint, windows=options), tmp_path / "out", device="cpu")
-    stage = stage_folder(tmp_path / "out", "windows")
-    (kept,) = stage.glob("windows-*.npz")
-    assert set(WindowScores.read(kept).counts.tolist()) == {2}, "bee. | honey. market"
-    ranker = Ranker.from_pretrained(stage / "model", engine={"device": "cpu"})
-    assert ranker.windows == Windows(3, 2, "max", "sentences")
-    dev = done.work.data.dev
-    expected = ranker.rerank(dev.run, dev.queries, done.work.data.index, activation="probability")
-    found = WindowScores.read(kept).run("max")
-    assert {qid: found[qid].docids for qid in found} == {qid: expected[qid].docids for qid in expected}
 
 
 def test_documents_that_are_cut_are_read_so_by_the_model_it_leaves(

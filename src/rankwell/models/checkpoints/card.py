@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +27,47 @@ _RULES = {
     "strict": "as strm, and only last pieces attend to other words' last pieces",
     "exact_match": "as strm, and the pieces of a split word attend to those of its other occurrences",
 }
-_HEADS = {"two_logits": "two logits; the score is log p(relevant)", "score": "one score"}
 
 
 def model_card(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     """The text of ``README.md``: front matter, then what the two configurations record."""
+    template, windows = ranker.template, ranker.inference_windows
+    options = {"strm": ranker.attention != "full", "markers": template.markers}
     front = {
         "library_name": "rankwell",
         "pipeline_tag": "text-ranking",
-        "tags": ["rankwell", "cross-encoder", "reranker", encoder.model_type, *_option_tags(ranker)],
+        "tags": [
+            "rankwell",
+            "cross-encoder",
+            "reranker",
+            encoder.model_type,
+            *(name for name in options if options[name]),
+        ],
     }
-    sections = [
-        f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
-        f"# {_system(ranker)}",
+    rows = {
+        "Encoder": _shape(encoder),
+        "Template": f"{template.name}: {_TEMPLATES.get(template.name) or TEMPLATES[template.name].__doc__}",
+        "Length": f"at most {template.max_length} tokens, of which {template.max_query} for the query",
+        "Attention": f"{ranker.attention}: {_RULES[ranker.attention]}",
+        "Long documents": "truncated" if windows is None else f"read in windows: {_shown(asdict(windows))}",
+        "Other settings": _shown(
+            ranker.model_dump(include={"head", "pooler", "attention_layers", "apart", "similarity"})
+        ),
+    }
+    last = 'ranker.rank("how do bees keep warm", ["The cluster shivers.", "Tea is a drink."])'
+    if template.name == "typed":
+        last = last.removesuffix(")") + ', type="description")'
+    figures = {name: _shown(value) for name, value in ranker.figures.items()}
+    return _card(
+        front,
+        _system(ranker),
         "A cross-encoder that scores how relevant a document is to a query, made with rankwell.",
-        _what(ranker, encoder),
-        "## Use\n\n" + _use(ranker),
+        rows,
+        f'from rankwell import Ranker\nranker = Ranker.from_pretrained("this folder")\n{last}',
+        _plain_transformers(ranker),
         "## Training\n\n" + _training(ranker.history),
-        "## Measured\n\n" + _measured(ranker.figures),
-    ]
-    if caveat := _plain_transformers(ranker, encoder):
-        sections.insert(-2, caveat)
-    return "\n\n".join(sections) + "\n"
+        "## Measured\n\n" + (_table({"figure": "value"} | figures) if figures else "Nothing was measured."),
+    )
 
 
 def bi_encoder_card(
@@ -69,112 +89,56 @@ def bi_encoder_card(
         "Length": f"at most {max_length} tokens; longer texts are truncated",
         **{f"Prompt of a {name}": f"`{text}`" for name, text in prompts.items() if text},
     }
-    use = (
-        "from rankwell import BiEncoder\n"
-        'encoder = BiEncoder.from_pretrained("this folder")\n'
-        'encoder.encode_queries(["how do bees keep warm"]) @ encoder.encode_documents(["The cluster shivers."]).T'
-    )
-    sections = [
-        f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
-        "# A bi-encoder",
+    return _card(
+        front,
+        "A bi-encoder",
         "It gives queries and documents vectors whose product is their similarity. Made with rankwell; "
         "sentence-transformers loads it as it is.",
-        _table(("", ""), rows),
-        f"## Use\n\n```python\n{use}\n```",
+        rows,
+        "from rankwell import BiEncoder\n"
+        'encoder = BiEncoder.from_pretrained("this folder")\n'
+        'encoder.encode_queries(["how do bees keep warm"]) @ encoder.encode_documents(["The cluster shivers."]).T',
         "## Training\n\n" + _training(history),
-    ]
-    return "\n\n".join(sections) + "\n"
+    )
+
+
+def _card(
+    front: Mapping[str, Any], title: str, summary: str, rows: Mapping[str, str], code: str, *sections: str
+) -> str:
+    opening = f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {title}"
+    parts = [opening, summary, _table({"": "", **rows}), f"## Use\n\n```python\n{code}\n```", *filter(None, sections)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _system(ranker: RankerConfig) -> str:
     """What papers call such a model."""
-    if ranker.template.name == "nli":
-        return "A judge of entailment as a ranker"
-    if ranker.template.markers:
-        return "A MarkedBERT ranker"
-    if ranker.similarity:
-        return "A bi-encoder and cross-encoder in one"
-    if ranker.template.name not in _TEMPLATES:
-        return f"A ranker with the template {ranker.template.name}"
-    return "A DR-BERT ranker" if ranker.attention != "full" or ranker.template.name == "typed" else "A monoBERT ranker"
-
-
-def _option_tags(ranker: RankerConfig) -> list[str]:
-    options = {"strm": ranker.attention != "full", "markers": ranker.template.markers}
-    return [name for name, on in options.items() if on]
-
-
-def _what(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     template = ranker.template
-    limits = (
-        f"at most {template.max_length} tokens, of which {template.max_query} for the query; only documents are cut"
-    )
-    rows = {
-        "Encoder": _shape(encoder),
-        "Template": f"{template.name}: {_TEMPLATES.get(template.name) or TEMPLATES[template.name].__doc__}",
-        "Length": limits,
-        "Attention": f"{ranker.attention}: {_RULES[ranker.attention]}",
-        "Head": f"{_HEADS[ranker.head]}, {'after' if ranker.pooler else 'without'} {_dense(encoder)}",
-    }
-    if ranker.similarity:
-        rows["Similarity"] = f"{ranker.similarity:g} times the cosine of both texts' mean states, read apart, is added"
-    if ranker.apart:
-        rows["Apart"] = f"the first {ranker.apart} layers read query and document apart"
-    if ranker.attention_layers is not None:
-        layers = ", ".join(map(str, ranker.attention_layers)) or "none"
-        rows["Attention"] += f", in the layers {layers} (from 0; -1 is the last)"
+    if template.name not in ("mono", "typed") or ranker.similarity:
+        return f"A ranker with the template {template.name}"
     if template.markers:
-        rows["Markers"] = "`[ek] … [/ek]` around words whose stem the query and the document share"
-    if (windows := ranker.inference_windows) is None:
-        rows["Long documents"] = "truncated to the length above"
-    elif windows.size is None:
-        rows["Long documents"] = f"read in windows of the length above, their scores joined by {windows.aggregate}"
-    else:
-        rows["Long documents"] = (
-            f"read in windows of {'sentences of up to ' if windows.unit == 'sentences' else ''}{windows.size} words "
-            f"every {windows.stride}, their scores joined by {windows.aggregate}"
-        )
-    return _table(("", ""), rows)
+        return "A MarkedBERT ranker"
+    return "A DR-BERT ranker" if ranker.attention != "full" or template.name == "typed" else "A monoBERT ranker"
 
 
 def _shape(encoder: EncoderConfig) -> str:
     return (
-        f"{_kind(encoder)}, {encoder.num_hidden_layers} layers, width {encoder.hidden_size}, "
+        f"{encoder.model_type}, {encoder.num_hidden_layers} layers, width {encoder.hidden_size}, "
         f"{encoder.num_attention_heads} heads, {encoder.vocab_size:,} tokens"
     )
 
 
-def _kind(encoder: EncoderConfig) -> str:
-    return "BERT" if encoder.model_type == "bert" else encoder.model_type
-
-
-def _dense(encoder: EncoderConfig) -> str:
-    """The name of the layer between [CLS] and the head."""
-    return f"{_kind(encoder)}'s {'pooler' if encoder.model_type == 'bert' else 'dense layer'}"
-
-
-def _use(ranker: RankerConfig) -> str:
-    last = 'ranker.rank("how do bees keep warm", ["The cluster shivers.", "Tea is a drink."])'
-    if ranker.template.name == "typed":
-        last = last.removesuffix(")") + ', type="description")'
-    return f'```python\nfrom rankwell import Ranker\nranker = Ranker.from_pretrained("this folder")\n{last}\n```'
-
-
-def _plain_transformers(ranker: RankerConfig, encoder: EncoderConfig) -> str:
+def _plain_transformers(ranker: RankerConfig) -> str:
     """What plain transformers ignores; empty if nothing."""
-    lost = []
-    if ranker.similarity or ranker.apart:
-        lost.append("the reading apart")
-    if ranker.attention != "full":
-        lost.append(f"the attention rule {ranker.attention}")
-    if ranker.template.markers:
-        lost.append("the markers around matching words")
-    if not ranker.pooler:
-        missing = _dense(encoder).partition(" ")[2]
-        lost.append(f"the missing {missing} (transformers puts an untrained one there)")
-    if not lost:
+    ignored = {
+        "the reading apart": ranker.similarity or ranker.apart,
+        f"the attention rule {ranker.attention}": ranker.attention != "full",
+        "the markers around matching words": ranker.template.markers,
+        "the missing pooler (transformers puts an untrained one there)": not ranker.pooler,
+    }
+    if not any(ignored.values()):
         return ""
-    return f"Plain transformers loads these weights but knows nothing of {', '.join(lost)}: its scores differ."
+    lost = ", ".join(name for name, holds in ignored.items() if holds)
+    return f"Plain transformers loads these weights but knows nothing of {lost}: its scores differ."
 
 
 def _training(history: Sequence[Mapping[str, Any]]) -> str:
@@ -187,23 +151,16 @@ def _training(history: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _measured(figures: Mapping[str, Any]) -> str:
-    if not figures:
-        return "Nothing was measured with this checkpoint."
-    return _table(("figure", "value"), {name: _shown(value) for name, value in figures.items()})
-
-
-def _table(head: tuple[str, str], rows: Mapping[str, str]) -> str:
-    lines = [head, ("---", "---"), *rows.items()]
-    return "\n".join(
-        f"| {left.replace('|', chr(92) + '|')} | {right.replace('|', chr(92) + '|')} |" for left, right in lines
-    )
+def _table(rows: Mapping[str, str]) -> str:
+    """A table whose first row is the head."""
+    head, *others = (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows.items())
+    return "\n".join([head, "|---|---|", *others])
 
 
 def _shown(value: Any) -> str:
     """A value in one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_shown(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {_shown(part)}" for key, part in value.items() if part is not None)
     if isinstance(value, float):
         return f"{value:.4g}"
     return " ".join(str(value).split())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from rankwell.core.registry import Normalisation
-from rankwell.inputs.windows import Unit, Windows
+from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.training.options import STAGE_OPTIONS, Meaning, Options, ValidatedOptions
 
@@ -169,7 +169,6 @@ class WindowsOptions(Options):
     """`windows`: reads long documents in windows and stores the best scores; trains nothing."""
 
     # CCNU: windows of 100 words, the best 3.
-    unit: Unit = Field(default="words", description="Unit of `size`: words, or whole sentences of up to `size` words.")
     size: int = Field(default=100, ge=0, description="Words per window; 0: truncate documents at `model.max_length`.")
     stride: int = Field(default=50, ge=1, description="Words from the start of one window to the next.")
     aggregate: str = Field(
@@ -181,7 +180,7 @@ class WindowsOptions(Options):
 
     def windows(self) -> Windows | None:
         """How documents are read; None truncates them."""
-        return Windows(self.size, self.stride, self.aggregate, self.unit) if self.size else None
+        return Windows(self.size, self.stride, self.aggregate) if self.size else None
 
 
 @STAGE_OPTIONS.register("tune")

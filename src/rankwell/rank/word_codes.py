@@ -1,0 +1,95 @@
+"""The codes of word vectors: what an index stores of them, and how those of a query are compared with them.
+
+A word vector has a part along the vector of its passage and a rest. The first byte of its code is the length of that
+part, the others are signs of the rest, which a rotation spreads evenly over its numbers. All word vectors have length
+1, so the length of the rest need not be stored.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from rankwell.core.arrays import Rows, positions
+from rankwell.rank.vector_records import Codes, random_rotation
+
+CODE_BYTES = 40
+SIGNS = 8 * (CODE_BYTES - 1)
+LEVELS = np.linspace(-1, 1, 256, dtype=np.float32)
+"""The lengths that the first byte stands for."""
+RESTS = np.sqrt(1 - LEVELS**2)
+QUERY_LEVELS = 4095
+"""The largest integer that stands for a number of a query's word vector: eight of them fit into 16 bits."""
+
+Floats = NDArray[np.float32]
+
+
+def encode_words(words: Tensor, passages: Tensor, owners: Tensor) -> Tensor:
+    """The codes (T, ``CODE_BYTES``) of word vectors (T, W) of passages with the vectors (N, H), by ``owners`` (T,)."""
+    directions = word_directions(passages.half().float(), words.shape[1])[owners]
+    levels = ((words * directions).sum(dim=1) + 1).mul(127.5).round().clamp(0, 255)
+    rest = words - (levels / 127.5 - 1)[:, None] * directions
+    signs = rest @ torch.from_numpy(_rotation(words.shape[1])).to(words.device) >= 0
+    places = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=words.device)
+    packed = (signs.view(len(words), -1, 8) * places).sum(dim=2, dtype=torch.uint8)
+    return torch.cat([levels.to(torch.uint8)[:, None], packed], dim=1)
+
+
+def word_directions(passages: Tensor, width: int) -> Tensor:
+    """The directions (N, ``width``) of passages among word vectors, which may have more or fewer numbers."""
+    missing = max(0, width - passages.shape[1])
+    return functional.normalize(functional.pad(passages[:, :width], (0, missing)), dim=1)
+
+
+def _rotation(width: int) -> Floats:
+    return random_rotation(max(width, SIGNS))[:width, :SIGNS]
+
+
+def _factor(width: int) -> np.float32:
+    """The product with the signs of a vector of length 1 is, on average, the product with the vector over this."""
+    return np.float32(math.sqrt(math.pi / 2 * max(width, SIGNS)) / SIGNS)
+
+
+def word_table(query: Floats) -> tuple[NDArray[np.int16], Floats]:
+    """What each byte of signs at each place adds to the product with a query's words (Q, W), as integers (Q, B, 256).
+
+    A product is the sum over the bytes, times the word's factor (Q,). Integers make it exact in any order.
+    """
+    # For a small matrix product other threads would start, and then wait busily for more; einsum has none.
+    rotated = np.einsum("qw,ws->qs", query, _rotation(query.shape[1]))
+    step = np.maximum(np.abs(rotated).max(axis=1, initial=0), np.float32(1e-30)) / QUERY_LEVELS
+    integers = np.rint(rotated / step[:, None]).astype(np.int16).reshape(len(query), -1, 8)
+    # A byte without the highest of its bits adds as much as one with it, less twice that bit's number.
+    table = np.empty((*integers.shape[:2], 256), np.int16)
+    table[..., 0] = -integers.sum(axis=2, dtype=np.int16)
+    for place in range(8):
+        half = 1 << place
+        table[..., half : 2 * half] = table[..., :half] + 2 * integers[..., 7 - place, None]
+    return table, step * _factor(query.shape[1])
+
+
+def compare_codes(
+    codes: Codes, lengths: Rows, along: Floats, query: Floats, device: torch.device
+) -> tuple[Floats, Rows]:
+    """What :func:`~rankwell.rank.vector_kernels.best_matches` computes, on a device.
+
+    The documents' ``codes`` (T, ``CODE_BYTES``) follow one another, ``lengths`` (N,) says how many each has.
+    """
+    rows, asked, directed = (torch.from_numpy(array).to(device) for array in (codes, query, along))
+    levels, rests = (torch.from_numpy(numbers).to(device)[rows[:, 0].long()] for numbers in (LEVELS, RESTS))
+    places = torch.arange(7, -1, -1, dtype=torch.uint8, device=device)
+    signs = (rows[:, 1:, None] >> places & 1).flatten(1).float() * 2 - 1
+    rotated = asked @ torch.from_numpy(_rotation(query.shape[1])).to(device) * float(_factor(query.shape[1]))
+    owners, numbers = (
+        torch.from_numpy(array).to(device)
+        for array in (np.repeat(np.arange(len(lengths)), lengths), positions(lengths))
+    )
+    products = torch.full((len(lengths), int(lengths.max()), len(query)), -torch.inf, device=device)
+    products[owners, numbers] = levels[:, None] * directed[owners] + rests[:, None] * (signs @ rotated.T)
+    best = products.max(dim=1)
+    return best.values.cpu().numpy(), best.indices.cpu().numpy()
