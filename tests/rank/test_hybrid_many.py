@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
