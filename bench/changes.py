@@ -237,7 +237,7 @@ def serve(index: Path, count: int, queries: list[str], scale: float) -> dict[str
                 updates += WRITTEN * len(written)
             both = {name: {"median": statistics.median(ms), "p99": percentile(ms, 0.99)} for name, ms in times.items()}
             ratio = {name: both["updates"][name] / both["alone"][name] for name in ("median", "p99")}
-            facts[pace] = {"turns": turns, **both, "ratio": ratio, "updates": updates}
+            facts[pace] = {"turns": turns, **both, "ratio": ratio, "documents updated": updates}
             print(f"{pace}: with updates, the median is {ratio['median']:.2f}× and p99 {ratio['p99']:.2f}×")
     return facts
 

@@ -10,12 +10,6 @@ from typing import Any
 Rankwell = Callable[..., Any]
 
 
-def found(rankwell: Rankwell, *arguments: str) -> list[str]:
-    outcome = rankwell("search", "index", "honey", "--tsv", *arguments)
-    assert outcome.code == 0, outcome.err
-    return [line.split("\t")[2] for line in outcome.out.splitlines()[1:]] or [outcome.out]
-
-
 def test_a_header_is_said_in_one_line(rankwell: Rankwell) -> None:
     Path("docs.csv").write_text("id,title,text\nd1,Bees,honey\nd2,Tea,hot\n")
     done = rankwell("index", "docs.csv", "--out", "index")

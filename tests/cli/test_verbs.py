@@ -186,7 +186,7 @@ def test_the_version_is_printed(rankwell: Rankwell) -> None:
         ),
         (
             ("search", "index", "q", "--top", "5"),
-            "no such option: --top (Possible options: --out, --set, --tsv) (see rankwell search --help)",
+            "no such option: --top (Possible options: --out, --set) (see rankwell search --help)",
         ),
     ],
 )

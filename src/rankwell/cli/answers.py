@@ -1,14 +1,12 @@
-"""Printing answers: ranked texts for people, JSON or tab-separated lines for programs."""
+"""Printing answers: ranked texts for people, JSON for programs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from rankwell.cli.options import excludes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,29 +15,15 @@ if TYPE_CHECKING:
     from rankwell.rank.answers import Answer, AnswerMatches, Match
     from rankwell.rank.requests import RunResult
 
-AnswerFormat = Literal["text", "json", "tsv"]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the answers as JSON, one line per query, with the words to highlight.")
-]
-AsTsv = Annotated[
-    bool, typer.Option("--tsv", help="Print the answers as query id, rank, document id, score and text, between tabs.")
 ]
 SHOWN = 10
 """Answers per question, unless told."""
 LINES = 3
 
 
-def answer_format(context: typer.Context) -> AnswerFormat:
-    """How --json and --tsv ask for the answers; they need them printed."""
-    given: list[AnswerFormat] = [name for name in ("json", "tsv") if context.params.get(name)]
-    if context.params["out"] is not None:
-        excludes(context, "--out, which writes a run", "json", "tsv")
-    if len(given) == 2:
-        excludes(context, "--tsv", "json")
-    return given[0] if given else "text"
-
-
-def print_answers(result: RunResult, format: AnswerFormat = "text") -> None:
+def print_answers(result: RunResult, *, as_json: bool) -> None:
     """Print the answers of each query, best first."""
     from rankwell.corpus.records import Ranking
     from rankwell.rank.answers import match_answers, read_answers
@@ -48,12 +32,8 @@ def print_answers(result: RunResult, format: AnswerFormat = "text") -> None:
     for query in result.queries:
         answers = read_answers(result.run.get(query.qid, Ranking.of((), ())), result.texts)
         matches = match_answers(query.text, answers, result.texts)
-        if format == "json":
+        if as_json:
             print(_as_json(query, answers, matches))
-        elif format == "tsv":
-            for rank, answer in enumerate(answers, 1):
-                text = " ".join(answer.contents.split())
-                print(query.qid, rank, answer.docid, f"{answer.score:.6g}", text, sep="\t")
         else:
             if len(result.queries) > 1:
                 console.print(f"[bold]{query.qid}[/bold]  ", end="")

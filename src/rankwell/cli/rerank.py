@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from annotated_types import Ge
 
-from rankwell.cli.answers import SHOWN, AsJson, answer_format, print_answers
+from rankwell.cli.answers import SHOWN, AsJson, print_answers
 from rankwell.cli.options import (
     BackendOption,
     Device,
@@ -25,6 +25,7 @@ from rankwell.cli.options import (
     WorkersOption,
     check_run,
     cluster_of,
+    excludes,
     needs,
     output_file,
     read_settings,
@@ -185,7 +186,8 @@ def rerank(
     tag, format = options.pop("tag", "rankwell"), options.pop("format", "trec")
     check_run(out, tag, cluster)
     output_file(options.get("cache"))
-    printed = answer_format(context)
+    if out is not None:
+        excludes(context, "--out, which writes a run", "json")
     if queries is None and not is_question(run):
         raise RankwellError(f"re-ranking the run {run} needs --queries")
     columns = Columns(*(options.pop(name, None) for name in ("id", "text", "title")))
@@ -224,7 +226,7 @@ def rerank(
         on_cluster = lambda resolved: ClusterRanker(RerankJob.of(resolved, folder), cluster)  # noqa: E731
     result = request.execute(on_cluster, name=tag)
     if out is None:
-        print_answers(replace(result, run=result.run.head(k)), printed)
+        print_answers(replace(result, run=result.run.head(k)), as_json=json)
         return
     write_result(result, out, format)
     if cluster is not None:

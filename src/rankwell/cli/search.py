@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankwell.cli.answers import SHOWN, AsJson, AsTsv, answer_format, print_answers
+from rankwell.cli.answers import SHOWN, AsJson, print_answers
 from rankwell.cli.options import (
     Device,
     EncoderOption,
@@ -73,7 +73,6 @@ def search(
     k1: Annotated[float, typer.Option("--k1", help="BM25's k1: higher values saturate repeated terms later.")] = 0.9,
     b: Annotated[float, typer.Option("--b", help="BM25's b, 0 to 1: how much long documents are penalised.")] = 0.4,
     json: AsJson = False,
-    tsv: AsTsv = False,
     filter: Annotated[
         str | None,
         typer.Option(
@@ -154,7 +153,8 @@ def search(
     cluster = cluster_of(context, "trust_remote_code", "syntax")
     options = read_settings(settings, SETTINGS)
     check_run(out, options.get("tag"), cluster)
-    printed = answer_format(context)
+    if out is not None:
+        excludes(context, "--out, which writes a run", "json")
     if not index.exists() and (is_system(queries) or is_index(queries)):
         raise RankwellError(f"{queries} comes first: rankwell search {queries} {quote(str(index))}")
     if is_system(index):
@@ -182,7 +182,7 @@ def search(
     request.check()
     result = request.execute(_workers(cluster, hybrid, out), name=options.get("tag"))
     if out is None:
-        print_answers(result, printed)
+        print_answers(result, as_json=json)
         return
     write_result(result, out, options.get("format", "trec"))
     if cluster is not None:
