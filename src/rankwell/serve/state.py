@@ -195,8 +195,9 @@ class State:
         shares = None if self.system is None else self.system.shares
         if shares is None:
             return None
-        similarity = {"similarity": shares.similarity} if shares.similarity else {}
-        weights = {"model": shares.model, **similarity, self.first: shares.first}
+        weights = {self.first: shares.first, "model": shares.model}
+        if shares.similarity:
+            weights = {"model": shares.model, "similarity": shares.similarity, self.first: shares.first}
         return {"weights": weights, "normalise": shares.normalise}
 
     @property
