@@ -66,15 +66,6 @@ def test_windows_work_with_every_model(
     assert manifest["config"]["windows"] == {"size": 20, "stride": 10, "aggregate": aggregate}
 
 
-@pytest.mark.parametrize("windows", ["paragraphs", "-5"])
-def test_windows_of_nothing_known_are_one_line(
-    rankwell: Callable[..., Any], first: Path, queries: Path, index: Path, windows: str
-) -> None:
-    given = ["rerank", first, "--queries", queries, "--collection", index, "--out", "out.run"]
-    problem = f"windows {windows!r}: expected a number of words"
-    assert rankwell(*given, f"--windows={windows}").complaint.endswith(problem)
-
-
 @pytest.mark.parametrize(
     ("aggregate", "problem"),
     [

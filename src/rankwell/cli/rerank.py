@@ -100,10 +100,10 @@ def rerank(
     precision: PrecisionOption = "auto",
     trust_remote_code: TrustRemoteCode = False,
     windows: Annotated[
-        str | None,
+        int | None,
         typer.Option(
             "--windows",
-            metavar="WORDS",
+            min=0,
             help="Window size in words. 0 truncates long documents. Default: the model's.",
         ),
     ] = None,

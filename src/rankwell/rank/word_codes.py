@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rankwell.core.arrays import Rows, positions
+from rankwell.models.bi_encoder import Vectors
 from rankwell.rank.vector_records import Codes, random_rotation
 
 CODE_BYTES = 40
@@ -25,8 +26,6 @@ LEVELS = np.linspace(-1, 1, 256, dtype=np.float32)
 RESTS = np.sqrt(1 - LEVELS**2)
 QUERY_LEVELS = 4095
 """The largest integer that stands for a number of a query's word vector: eight of them fit into 16 bits."""
-
-Floats = NDArray[np.float32]
 
 
 def encode_words(words: Tensor, passages: Tensor, owners: Tensor) -> Tensor:
@@ -46,7 +45,7 @@ def word_directions(passages: Tensor, width: int) -> Tensor:
     return functional.normalize(functional.pad(passages[:, :width], (0, missing)), dim=1)
 
 
-def _rotation(width: int) -> Floats:
+def _rotation(width: int) -> Vectors:
     return random_rotation(max(width, SIGNS))[:width, :SIGNS]
 
 
@@ -55,7 +54,7 @@ def _factor(width: int) -> np.float32:
     return np.float32(math.sqrt(math.pi / 2 * max(width, SIGNS)) / SIGNS)
 
 
-def word_table(query: Floats) -> tuple[NDArray[np.int16], Floats]:
+def word_table(query: Vectors) -> tuple[NDArray[np.int16], Vectors]:
     """What each byte of signs at each place adds to the product with a query's words (Q, W), as integers (Q, B, 256).
 
     A product is the sum over the bytes, times the word's factor (Q,). Integers make it exact in any order.
@@ -74,8 +73,8 @@ def word_table(query: Floats) -> tuple[NDArray[np.int16], Floats]:
 
 
 def compare_codes(
-    codes: Codes, lengths: Rows, along: Floats, query: Floats, device: torch.device
-) -> tuple[Floats, Rows]:
+    codes: Codes, lengths: Rows, along: Vectors, query: Vectors, device: torch.device
+) -> tuple[Vectors, Rows]:
     """What :func:`~rankwell.rank.vector_kernels.best_matches` computes, on a device.
 
     The documents' ``codes`` (T, ``CODE_BYTES``) follow one another, ``lengths`` (N,) says how many each has.
