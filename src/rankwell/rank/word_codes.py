@@ -24,19 +24,24 @@ SIGNS = 8 * (CODE_BYTES - 1)
 LEVELS = np.linspace(-1, 1, 256, dtype=np.float32)
 """The lengths that the first byte stands for."""
 RESTS = np.sqrt(1 - LEVELS**2)
+WORDS_AT_A_TIME = 1 << 16
 QUERY_LEVELS = 4095
 """The largest integer that stands for a number of a query's word vector: eight of them fit into 16 bits."""
 
 
 def encode_words(words: Tensor, passages: Tensor, owners: Tensor) -> Tensor:
     """The codes (T, ``CODE_BYTES``) of word vectors (T, W) of passages with the vectors (N, H), by ``owners`` (T,)."""
-    directions = word_directions(passages.half().float(), words.shape[1])[owners]
-    levels = ((words * directions).sum(dim=1) + 1).mul(127.5).round().clamp(0, 255)
-    rest = words - (levels / 127.5 - 1)[:, None] * directions
-    signs = rest @ torch.from_numpy(_rotation(words.shape[1])).to(words.device) >= 0
+    directions = word_directions(passages.half().float(), words.shape[1])
+    rotation = torch.from_numpy(_rotation(words.shape[1])).to(words.device)
     places = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=words.device)
-    packed = (signs.view(len(words), -1, 8) * places).sum(dim=2, dtype=torch.uint8)
-    return torch.cat([levels.to(torch.uint8)[:, None], packed], dim=1)
+    codes = []
+    for some, rows in zip(torch.split(words, WORDS_AT_A_TIME), torch.split(owners, WORDS_AT_A_TIME), strict=True):
+        along = directions[rows]
+        levels = ((some * along).sum(dim=1) + 1).mul(127.5).round().clamp(0, 255)
+        signs = (some - (levels / 127.5 - 1)[:, None] * along) @ rotation >= 0
+        packed = (signs.view(-1, CODE_BYTES - 1, 8) * places).sum(dim=2, dtype=torch.uint8)
+        codes.append(torch.cat([levels.to(torch.uint8)[:, None], packed], dim=1))
+    return torch.cat(codes)
 
 
 def word_directions(passages: Tensor, width: int) -> Tensor:
@@ -84,10 +89,8 @@ def compare_codes(
     places = torch.arange(7, -1, -1, dtype=torch.uint8, device=device)
     signs = (rows[:, 1:, None] >> places & 1).flatten(1).float() * 2 - 1
     rotated = asked @ torch.from_numpy(_rotation(query.shape[1])).to(device) * float(_factor(query.shape[1]))
-    owners, numbers = (
-        torch.from_numpy(array).to(device)
-        for array in (np.repeat(np.arange(len(lengths)), lengths), positions(lengths))
-    )
+    counts, numbers = (torch.from_numpy(array).to(device) for array in (lengths, positions(lengths)))
+    owners = torch.repeat_interleave(counts)
     products = torch.full((len(lengths), int(lengths.max()), len(query)), -torch.inf, device=device)
     products[owners, numbers] = levels[:, None] * directed[owners] + rests[:, None] * (signs @ rotated.T)
     best = products.max(dim=1)
