@@ -63,15 +63,6 @@ def test_windows_work_with_every_model(
     assert {qid: found[qid].docids for qid in found} == {qid: expected[qid].docids for qid in expected}
 
 
-@pytest.mark.parametrize("windows", ["paragraphs", "-5"])
-def test_windows_of_nothing_known_are_one_line(
-    rankwell: Callable[..., Any], first: Path, queries: Path, index: Path, windows: str
-) -> None:
-    given = ["rerank", first, "--queries", queries, "--collection", index, "--out", "out.run"]
-    problem = f"windows {windows!r}: expected a number of words"
-    assert rankwell(*given, f"--windows={windows}").complaint.endswith(problem)
-
-
 @pytest.mark.parametrize(
     ("aggregate", "problem"),
     [

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.windows import Windows, aggregate_windows, cut_windows, parse_windows
+from rankwell.inputs.windows import Windows, aggregate_windows, cut_windows
 
 
 def windows_of(tokenizer: Any, texts: list[str], windows: Windows) -> list[list[str]]:
@@ -96,16 +96,6 @@ def slow_windows(words: list[tuple[int, ...]], size: int, stride: int) -> list[t
         begin += stride
     out.append(words[max(0, len(words) - size) :])
     return [sum(window, ()) for window in out]
-
-
-class TestParsing:
-    def test_numbers_of_words(self) -> None:
-        assert [parse_windows(text) for text in ("0", "100")] == [None, Windows(100, 50)]
-
-    @pytest.mark.parametrize("text", ["", "-1", "words", "1.5", "٣"])
-    def test_anything_else_is_named(self, text: str) -> None:
-        with pytest.raises(RankwellError, match="expected a number of words"):
-            parse_windows(text)
 
 
 class TestAggregation:

@@ -79,8 +79,8 @@ def test_workers_score_in_the_models_place(request_: RerankRequest, monkeypatch:
 
 def test_windows_are_the_models_unless_changed(request_: RerankRequest) -> None:
     default = request_.open_ranker("cpu").windows
-    assert replace(request_, windows="0").open_ranker("cpu").windows is None
-    changed = replace(request_, windows="40", stride=10, aggregate="mean").open_ranker("cpu").windows
+    assert replace(request_, windows=0).open_ranker("cpu").windows is None
+    changed = replace(request_, windows=40, stride=10, aggregate="mean").open_ranker("cpu").windows
     assert changed == Windows(40, 10, "mean")
     averaged = replace(request_, aggregate="mean").open_ranker("cpu").windows
     assert averaged == replace(default or Windows(), aggregate="mean")
@@ -92,7 +92,6 @@ def test_windows_are_the_models_unless_changed(request_: RerankRequest) -> None:
     ("changes", "problem"),
     [
         ({"computing": Computing("cpu", backend="onnx")}, "--device needs --backend torch, not onnx"),
-        ({"windows": "pages"}, "windows 'pages'"),
         ({"fuse": 0.8, "blend": 0.3}, "sum to at most 1"),
     ],
 )

@@ -16,6 +16,9 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.models.bi_encoder_modules import Modules, save_bi_encoder
+from rankwell.models.checkpoints.folders import load_encoder
+from rankwell.models.vector_layers import Dense
 from rankwell.rank import passage_vectors
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.first_stage import FirstStage
@@ -186,6 +189,19 @@ def test_a_system_records_its_weight_and_takes_the_words_along(
     other = Run.from_scores({"q1": {"d00": 3.0, "d01": 2.0, "d10": 1.0}, "q2": {"d06": 2.0, "d03": 1.0}})
     reranked = system.rerank(other, QUERIES)
     assert {qid: set(reranked[qid].docids) for qid in reranked} == {qid: set(other[qid].docids) for qid in other}
+
+
+def test_a_system_with_dense_layers_takes_along_what_its_words_need(
+    index: Index, tiny_bi_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, _, tokenizer = load_encoder(tiny_bi_encoder)
+    layer = (Dense(torch.randn(8, 32, generator=torch.Generator().manual_seed(2))),)
+    save_bi_encoder(tmp_path / "mapped", encoder, tokenizer, Modules(query=layer, document=layer), max_length=32)
+    made = System(FirstStage(index, encoder=tmp_path / "mapped", share=0.6, words=0.4))
+    expected = made.search(QUERIES, 5)
+    made.save(tmp_path / "system")
+    monkeypatch.setattr(BiEncoder, "encode_tokens", None)  # no document is encoded again
+    assert System.open(tmp_path / "system").search(QUERIES, 5) == expected
 
 
 def test_words_that_met_are_named(index: Index, tiny_bi_encoder: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_collection_that_is_a_plain_file(
 
 
 def test_what_was_cut_is_counted_in_all_shards(job: RerankJob, tmp_path: Path) -> None:
-    request = replace(job.request, changes={"template": {"max_length": 14, "max_query": 4}}, windows="0")
+    request = replace(job.request, changes={"template": {"max_length": 14, "max_query": 4}}, windows=0)
     _, report = join_scores(do(replace(job, request=request)))
     assert report.pairs == 24 * 20
     assert 0 < report.pairs_cut < report.pairs

@@ -86,7 +86,6 @@ STATED: dict[str, dict[str, Any]] = {
         "first_stage.k1": 0.9,
         "first_stage.b": 0.4,
         "first_stage.k2": 8,
-        "stages.windows.unit": "words",
         "stages.windows.size": 100,
         "stages.windows.aggregate": "top3",
         "stages.interpolate.beta": "0.9",

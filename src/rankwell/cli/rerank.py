@@ -100,12 +100,7 @@ def rerank(
     precision: PrecisionOption = "auto",
     trust_remote_code: TrustRemoteCode = False,
     windows: Annotated[
-        str | None,
-        typer.Option(
-            "--windows",
-            metavar="WORDS",
-            help="Window size in words. 0 truncates long documents. Default: the model's.",
-        ),
+        int | None, typer.Option(min=0, help="Window size in words; 0 truncates documents. Default: the model's.")
     ] = None,
     fuse: Annotated[
         float | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,17 +41,6 @@ class Windows:
                 f"windows of {self.size} words every {self.stride}: the stride must be from 1 to the size"
             )
         parse_aggregate(self.aggregate)
-
-
-def parse_windows(text: str) -> Windows | None:
-    """A number of words as windows; 0 is None: documents are truncated.
-
-    >>> parse_windows("100")
-    Windows(size=100, stride=50, aggregate='max')
-    """
-    if not re.fullmatch("[0-9]{1,9}", text):
-        raise RankwellError(f"windows {text!r}: expected a number of words")
-    return Windows(int(text)) if int(text) else None
 
 
 def cut_windows(documents: Pieces, windows: Windows) -> tuple[Pieces, Rows]:

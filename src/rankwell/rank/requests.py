@@ -29,7 +29,7 @@ from rankwell.corpus.sources import (
     resolve_documents,
 )
 from rankwell.corpus.store import DocumentStore
-from rankwell.inputs.windows import Windows, parse_windows
+from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing, chosen_device
 from rankwell.rank.cache import ScoreCache
@@ -154,7 +154,7 @@ class RerankRequest:
     types: Path | None = None
     computing: Computing = DEFAULT_COMPUTING
     changes: Mapping[str, Any] = field(default_factory=dict)
-    windows: str | None = None
+    windows: int | None = None
     stride: int | None = None
     aggregate: str | None = None
     keep_tokens: bool | None = None
@@ -205,8 +205,6 @@ class RerankRequest:
         if self.hybrid is not None and self.run is not None:
             raise RankwellError("--hybrid finds the candidates for a question; a run has its own")
         self.shares  # noqa: B018  (raises)
-        if self.windows is not None:
-            parse_windows(self.windows)
         names = ("types", "cache", "windows", "stride", "aggregate", "keep_tokens")
         if self.model:
             kind = WORDS if self.words else kind_of(self.model)
@@ -312,8 +310,8 @@ class RerankRequest:
 
     def _windows(self, default: Windows | None) -> Windows | None:
         """The model's windows, changed as requested."""
-        windows = default if self.windows is None else parse_windows(self.windows)
-        if self.windows is not None and windows is None and (self.stride is not None or self.aggregate is not None):
+        windows = default if self.windows is None else Windows(self.windows) if self.windows else None
+        if self.windows == 0 and (self.stride is not None or self.aggregate is not None):
             raise RankwellError("--windows 0 truncates documents; a stride and an aggregate need windows")
         if self.stride is not None:
             if windows is None or windows.size is None:

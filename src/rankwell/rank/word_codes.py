@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rankwell.core.arrays import Rows, positions
+from rankwell.models.bi_encoder import Vectors
 from rankwell.rank.vector_records import Codes, random_rotation
 
 CODE_BYTES = 40
@@ -23,21 +24,24 @@ SIGNS = 8 * (CODE_BYTES - 1)
 LEVELS = np.linspace(-1, 1, 256, dtype=np.float32)
 """The lengths that the first byte stands for."""
 RESTS = np.sqrt(1 - LEVELS**2)
+WORDS_AT_A_TIME = 1 << 16
 QUERY_LEVELS = 4095
 """The largest integer that stands for a number of a query's word vector: eight of them fit into 16 bits."""
-
-Floats = NDArray[np.float32]
 
 
 def encode_words(words: Tensor, passages: Tensor, owners: Tensor) -> Tensor:
     """The codes (T, ``CODE_BYTES``) of word vectors (T, W) of passages with the vectors (N, H), by ``owners`` (T,)."""
-    directions = word_directions(passages.half().float(), words.shape[1])[owners]
-    levels = ((words * directions).sum(dim=1) + 1).mul(127.5).round().clamp(0, 255)
-    rest = words - (levels / 127.5 - 1)[:, None] * directions
-    signs = rest @ torch.from_numpy(_rotation(words.shape[1])).to(words.device) >= 0
+    directions = word_directions(passages.half().float(), words.shape[1])
+    rotation = torch.from_numpy(_rotation(words.shape[1])).to(words.device)
     places = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=words.device)
-    packed = (signs.view(len(words), -1, 8) * places).sum(dim=2, dtype=torch.uint8)
-    return torch.cat([levels.to(torch.uint8)[:, None], packed], dim=1)
+    codes = []
+    for some, rows in zip(torch.split(words, WORDS_AT_A_TIME), torch.split(owners, WORDS_AT_A_TIME), strict=True):
+        along = directions[rows]
+        levels = ((some * along).sum(dim=1) + 1).mul(127.5).round().clamp(0, 255)
+        signs = (some - (levels / 127.5 - 1)[:, None] * along) @ rotation >= 0
+        packed = (signs.view(-1, CODE_BYTES - 1, 8) * places).sum(dim=2, dtype=torch.uint8)
+        codes.append(torch.cat([levels.to(torch.uint8)[:, None], packed], dim=1))
+    return torch.cat(codes)
 
 
 def word_directions(passages: Tensor, width: int) -> Tensor:
@@ -46,7 +50,7 @@ def word_directions(passages: Tensor, width: int) -> Tensor:
     return functional.normalize(functional.pad(passages[:, :width], (0, missing)), dim=1)
 
 
-def _rotation(width: int) -> Floats:
+def _rotation(width: int) -> Vectors:
     return random_rotation(max(width, SIGNS))[:width, :SIGNS]
 
 
@@ -55,7 +59,7 @@ def _factor(width: int) -> np.float32:
     return np.float32(math.sqrt(math.pi / 2 * max(width, SIGNS)) / SIGNS)
 
 
-def word_table(query: Floats) -> tuple[NDArray[np.int16], Floats]:
+def word_table(query: Vectors) -> tuple[NDArray[np.int16], Vectors]:
     """What each byte of signs at each place adds to the product with a query's words (Q, W), as integers (Q, B, 256).
 
     A product is the sum over the bytes, times the word's factor (Q,). Integers make it exact in any order.
@@ -74,8 +78,8 @@ def word_table(query: Floats) -> tuple[NDArray[np.int16], Floats]:
 
 
 def compare_codes(
-    codes: Codes, lengths: Rows, along: Floats, query: Floats, device: torch.device
-) -> tuple[Floats, Rows]:
+    codes: Codes, lengths: Rows, along: Vectors, query: Vectors, device: torch.device
+) -> tuple[Vectors, Rows]:
     """What :func:`~rankwell.rank.vector_kernels.best_matches` computes, on a device.
 
     The documents' ``codes`` (T, ``CODE_BYTES``) follow one another, ``lengths`` (N,) says how many each has.
@@ -85,10 +89,8 @@ def compare_codes(
     places = torch.arange(7, -1, -1, dtype=torch.uint8, device=device)
     signs = (rows[:, 1:, None] >> places & 1).flatten(1).float() * 2 - 1
     rotated = asked @ torch.from_numpy(_rotation(query.shape[1])).to(device) * float(_factor(query.shape[1]))
-    owners, numbers = (
-        torch.from_numpy(array).to(device)
-        for array in (np.repeat(np.arange(len(lengths)), lengths), positions(lengths))
-    )
+    counts, numbers = (torch.from_numpy(array).to(device) for array in (lengths, positions(lengths)))
+    owners = torch.repeat_interleave(counts)
     products = torch.full((len(lengths), int(lengths.max()), len(query)), -torch.inf, device=device)
     products[owners, numbers] = levels[:, None] * directed[owners] + rests[:, None] * (signs @ rotated.T)
     best = products.max(dim=1)
