@@ -296,7 +296,7 @@ def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int
     width, suffix = encoder.width, ".f16"
     if words:
         name, folder = name + WORDS, folder.with_name(folder.name + WORDS)
-        size, width, suffix = recorded_size(folder) or size, CODE_BYTES, ".words"
+        size, width, suffix = recorded_size(folder) or size, CODE_BYTES, ".cosine-signs"  # the form of the codes
     config = {"model": name, "tokens": encoder.tokenizer.digest, "width": width}
     return stored_shards(Shards(folder, len(store), size or shard_size(encoder), config, suffix=suffix))
 
