@@ -149,7 +149,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(
         if out is not None and out.is_dir() and command[0] in ("index", "fit", "train") and "--update" not in command:
             shutil.rmtree(out)
         check = ["--check"] if command[0] in ("train", "experiment") and "--check" not in command else []
-        quick = ["--minutes", "1"] if command[0] == "fit" else []
+        quick = ["--minutes", "3"] if command[0] == "fit" else []
         done = rankwell(*command, *check, *quick)
         assert done.code == 0, (command, done)
     for process in served:
