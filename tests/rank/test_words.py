@@ -179,7 +179,7 @@ def test_a_system_records_its_weight_and_takes_the_words_along(
     system = System.open(tmp_path / "moved")
     assert system.first_stage.words == 0.4
     assert system.search(QUERIES, 5) == expected
-    assert len(list(system.index.folder.rglob("*.words"))) == 4  # of two segments, with their checksums
+    assert len(list(system.index.folder.rglob("*.cosine-signs"))) == 4  # of two segments, with their checksums
     system.check()
     system.add([Document("new", "honey market")])
     assert all(
