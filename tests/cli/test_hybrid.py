@@ -39,7 +39,7 @@ def test_words_are_stored_by_index_and_re_rank_in_search(rankwell: Call, queries
     done = rankwell("index", collection, "--out", "with-words", "--encoder", tiny_bi_encoder, "--words")
     assert done.code == 0, done.err
     stored = {path: path.stat().st_mtime_ns for path in Path("with-words").rglob("shard-*")}
-    assert {path.suffix for path in stored} == {".f16", ".words"}
+    assert {path.suffix for path in stored} == {".f16", ".cosine-signs"}
     options = ["--hybrid", "0.4", "--words", "0.5", "--encoder", tiny_bi_encoder, "--k", "20", "--out", "words.run"]
     done = rankwell("search", "with-words", queries, *options)
     assert done.code == 0, done.err

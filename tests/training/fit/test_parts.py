@@ -77,9 +77,9 @@ def test_queries_without_a_relevant_document_are_left_out(tmp_path: Path) -> Non
     assert list(divided(folder).choose.qrels) == ["train0"]
 
 
-def test_settings_are_tuned_on_a_thousand_queries_at_most(tmp_path: Path) -> None:
+def test_settings_are_tuned_on_two_thousand_queries_at_most(tmp_path: Path) -> None:
     parts = divided(write_splits(tmp_path / "data", train=3000, dev=10))
-    assert (len(parts.judged), len(parts.fit), len(parts.choose)) == (1000, 2400, 600)
+    assert (len(parts.judged), len(parts.fit), len(parts.choose)) == (2000, 2400, 600)
 
 
 def test_an_error_in_judgments_is_not_swallowed(tmp_path: Path) -> None:

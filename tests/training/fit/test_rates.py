@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,21 +19,34 @@ from rankwell import sample
 from rankwell.corpus.datasets import open_dataset
 from rankwell.retrieve.index import Index
 from rankwell.training.fit.ladder import _seconds
-from rankwell.training.fit.parts import divide, measure_pairs
+from rankwell.training.fit.parts import divide, measure_pairs, schedule
 from rankwell.training.fit.rungs import FitTask, Step, _reading, bm25
 
 
 def test_a_step_trains_on_fewer_queries_where_the_time_is_short(tmp_path: Path) -> None:
     folder = write_splits(tmp_path / "data", train=6000, dev=10)
     task = FitTask(str(folder), tmp_path / "system")
-    assert len(task.parts.fit) == 5000
+    assert len(task.parts.fit) == 4800
     step = Step("s", "a step", perfect, lambda task, below: float(len(task.fit_part("s"))), trains=True)
     below: Any = None
     assert [(_seconds(task, step, below, left), task.samples.get("s")) for left in (6000, 3000, 1)] == [
-        (5000.0, None),
-        (2500.0, 2500),
-        (1250.0, 1250),  # it would need more than is left, but with fewer queries nothing is learned
+        (4800.0, None),
+        (2400.0, 2400),
+        (1200.0, 1200),  # it would need more than is left, but with fewer queries nothing is learned
     ]
+
+
+def test_wider_bi_encoders_are_trained_at_a_lower_rate(tmp_path: Path) -> None:
+    task = FitTask(str(write_splits(tmp_path / "data")), tmp_path / "system")
+    rates = []
+    for width in (384, 768):
+        folder = tmp_path / str(width)
+        folder.mkdir()
+        config = {"model_type": "bert", "hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 12}
+        config |= {"intermediate_size": 8, "vocab_size": 9, "max_position_embeddings": 16}
+        (folder / "config.json").write_text(json.dumps(config))
+        rates.append(schedule(task.parts.fit, str(folder), "cpu")["learning_rate"])
+    assert rates == [2e-4, 5e-5]
 
 
 def test_training_is_timed_with_the_model_that_is_trained(
