@@ -11,7 +11,7 @@ The environment has rankwell and what serving an ONNX model needs: no torch, no 
 it `rankwell serve` starts with an index of the sample and the shipped model, exported here. A start is timed from the
 process to the first answer of /ready, and to that of a search whose 20 candidates are re-ranked; the processor's time
 until then does not depend on what else the machine does. The first start of all compiles the first stage's kernels;
-later ones find them (the median is shown). The scores must be those that torch gives here. For comparison the same
+later ones find them (medians). The scores must be those that torch gives here. For comparison the same
 service starts in this environment, with torch.
 """
 

@@ -425,7 +425,7 @@ def attention_maps(
 ) -> list[AttentionMap]:
     """The query's attention to the document, for one or more explanations of the same tokens.
 
-    Of a document with more than ``most`` words, those that the query attends to most are shown. The note says so.
+    A document of more than ``most`` words is shown by those that the query attends to most, and the note says so.
     """
     if any(explanation.tokens != explanations[0].tokens for explanation in explanations):
         raise RankwellError("only explanations of the same tokens can be compared in one picture")

@@ -136,7 +136,7 @@ class Segment:
         return self.store.live
 
     def find_terms(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The numbers of these packed terms, -1 for those that no document has. Raises if postings are damaged."""
+        """The number of each packed term, -1 if no document has it. Raises if its postings are damaged."""
         numbers = self.terms.find_packed(text, ends)
         if not self._checked_terms[numbers].all():
             self._check_terms(np.unique(numbers[~self._checked_terms[numbers]]).astype(np.int64))
