@@ -55,6 +55,14 @@ def sources(served_index: Path, tiny_checkpoint: Path) -> Sources:
     return Sources(served_index, (str(tiny_checkpoint),))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _a_fast_machine() -> Iterator[None]:
+    """However busy this machine is, a service in this process re-ranks as many candidates as on any other run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rankwell.serve.state.reading_time", lambda model: (2048, 0.01))
+        yield
+
+
 class GatedEngine(Engine):
     """An engine that computes only while ``gate`` is set, and counts its batches and sequences."""
 

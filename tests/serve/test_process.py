@@ -163,7 +163,7 @@ def test_kill_9_under_load_and_restart(
     queries = ["bees in winter", "a fish in the river", "honey", "a bank in london"]
 
     def search(own: Process, query: str) -> dict[str, float]:
-        status, found = own.ask("POST", "/search", {"query": query, "k": 100})
+        status, found = own.ask("POST", "/search", {"query": query, "k": 100, "depth": 100})
         assert status == 200
         return {f"{stage} {row['docid']}": row["score"] for stage in ("bm25", "rerank") for row in found[stage]}
 

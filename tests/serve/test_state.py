@@ -265,3 +265,12 @@ def test_shares_are_checked_before_anything_is_opened(
     rankwell: Callable[..., Any], options: list[str], problem: str
 ) -> None:
     assert problem in rankwell("serve", "--index", "nowhere", *options).complaint
+
+
+@pytest.mark.parametrize(("seconds", "depth"), [(0.1, 100), (0.2, 50), (0.5, 20), (3, 10)])
+def test_a_service_re_ranks_what_its_model_reads_in_a_second(
+    seconds: float, depth: int, served_index: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankwell.serve.state.reading_time", lambda model: (2048, seconds))
+    with started(served_index, (tiny_checkpoint,)) as client:
+        assert client.post("/search", json={"query": QUERY}).json()["depth"] == depth

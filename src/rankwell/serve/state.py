@@ -358,10 +358,19 @@ def open_model(source: str, sources: Sources) -> Model:
     logits = ranker.engine.logits(model.lay_out(WARM_UP, ranker.reader.encode([WARM_UP])).sequences)
     if not np.isfinite(logits).all():
         raise RankwellError(f"{source}: the model's scores are not finite")
+    return replace(model, warm_up=reading_time(model))
+
+
+def reading_time(model: Model) -> tuple[int, float]:
+    """A number of tokens and the seconds that a model reads them in: the shorter of two, as one may be disturbed."""
+    ranker, seconds = model.ranker, []
     passages = [" ".join([WARM_UP] * 16)] * max(1, min(WARM_UP_TOKENS, ranker.engine.tokens_at_once) // 128)
-    batch, begin = model.lay_out(WARM_UP, ranker.reader.encode(passages)).sequences, time.perf_counter()
-    ranker.engine.logits(batch)
-    return replace(model, warm_up=(len(batch.tokens), time.perf_counter() - begin))
+    batch = model.lay_out(WARM_UP, ranker.reader.encode(passages)).sequences
+    for _ in range(2):
+        begin = time.perf_counter()
+        ranker.engine.logits(batch)
+        seconds.append(time.perf_counter() - begin)
+    return len(batch.tokens), min(seconds)
 
 
 WriteJob = Document | str
