@@ -1,14 +1,15 @@
-"""Search among vectors on this machine, exact and compressed, beside faiss in the same run.
+"""Search among vectors on this machine, exact and compressed, beside faiss and rabitqlib in the same run.
 
     PYTHONPATH=src python bench/vector_search.py --work FOLDER --documents 241186 1000000 8841823
-    PYTHONPATH=src python bench/vector_search.py --work FOLDER --documents 1000000 --peers faiss
+    PYTHONPATH=src python bench/vector_search.py --work FOLDER --documents 1000000 --peers faiss rabitqlib
 
 The vectors are like real ones: a vector of one of InsuranceQA's 27,413 answers (rankwell-mini), plus the difference of
 two neighbours elsewhere, normalised. Neighbourhoods are as wide as real ones, and denser the more documents there are;
 clusters are those of the 27,413. Queries are 100 of its questions. Each system has a process of its own. What is made
 is kept in FOLDER, with the time and memory that making it took: vectors in fp16 and in shards, as hybrid search stores
 them, their codes, and the indexes of peers. Approximate searches are measured at the cheapest of some settings that
-finds 99 % of the 100 nearest documents, or else at the last. Install it with: pip install faiss-cpu.
+finds 99 % of the 100 nearest documents, or else at the last (--enough for another share). Install them with:
+pip install faiss-cpu rabitqlib.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from rankwell.rank.passage_vectors import LARGEST_SHARD, PassageVectors, merge_s
 from rankwell.rank.vector_codes import VectorCodes
 from rankwell.rank.vector_search import search_vectors
 
-FOUND, ENOUGH = 100, 0.99
+FOUND = 100
 NEIGHBOURS, PLACES = 32, 4096
 Found = NDArray[np.int64]
 Search = Callable[[NDArray[np.float32]], Found]
@@ -86,7 +87,7 @@ def measure_system(options: argparse.Namespace) -> dict[str, Any]:
         system.open(place)
     recall, setting = 0.0, ""
     for label, apply in system.settings():
-        if recall < ENOUGH:
+        if recall < options.enough:
             apply()
             recall, setting = recall_of(system.search(queries), nearest), label
     alone = [clock_and_cpu(partial(system.search, query[None])) for query in queries[: options.rounds]]
@@ -237,6 +238,36 @@ class Faiss(System):
         return [("", int)]
 
 
+class RaBitQ(System):
+    """rabitqlib's index of lists: codes of some bits, or of one bit and the vectors in fp32."""
+
+    def __init__(self, vectors: PassageVectors, threads: int, bits: int):
+        super().__init__(vectors, threads)
+        import rabitqlib
+
+        self.library, self.bits, self.lists = rabitqlib, bits, 1024
+        self.bytes_each = vectors.width // 8 + 4 * vectors.width if bits == 32 else vectors.width * bits // 8
+
+    def build(self, place: Path) -> None:
+        width, count = self.vectors.width, len(self.vectors)
+        cells = self.library.RaBitQKMeans(width, self.lists, num_threads=self.threads)
+        every = np.concatenate(list(self.blocks()))
+        cells.train(every)
+        self.index = self.library.IvfIndex(width, count, self.lists, self.bits, "ip")
+        self.index.build(every, cells.centroids, cells.assignments, num_threads=self.threads)
+        self.index.save(str(place))
+
+    def open(self, place: Path) -> None:
+        self.index = self.library.IvfIndex.load(str(place))
+
+    def search(self, queries: Any) -> Found:
+        found: Found = self.index.search(queries, FOUND, self.probes, num_threads=self.threads)[0].astype(np.int64)
+        return found
+
+    def settings(self) -> list[Setting]:
+        return [(f", nprobe {n}", partial(setattr, self, "probes", n)) for n in (64, 96, 128, 192, 256, 384, 512)]
+
+
 def systems(peers: list[str]) -> dict[str, Callable[[PassageVectors, int], System]]:
     """All systems by name."""
     made: dict[str, Callable[[PassageVectors, int], System]] = {
@@ -247,6 +278,9 @@ def systems(peers: list[str]) -> dict[str, Callable[[PassageVectors, int], Syste
         refined = "PQ96x4fs,Refine(SQfp16)", "IVF1024,RaBitQfs,Refine(SQfp16)"
         for kind in ("SQfp16", "IVF1024,SQ8", *refined):
             made[f"faiss {kind}"] = partial(Faiss, kind=kind)
+    if "rabitqlib" in peers:
+        for bits, name in ((4, "4 bits"), (7, "7 bits"), (32, "1 bit and fp32")):
+            made[f"rabitqlib, {name}"] = partial(RaBitQ, bits=bits)
     return made
 
 
@@ -255,7 +289,8 @@ def read_options() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--documents", type=int, nargs="+", default=[27_413, 241_186, 1_000_000])
-    parser.add_argument("--peers", nargs="*", default=[], choices=["faiss"])
+    parser.add_argument("--peers", nargs="*", default=[], choices=["faiss", "rabitqlib"])
+    parser.add_argument("--enough", type=float, default=0.99, help="the recall that a setting must have")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--one", help="measure only this system, in this process")

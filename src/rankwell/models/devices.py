@@ -110,7 +110,7 @@ def chosen_device(name: str | None) -> torch.device:
 
 def is_fast_in_bf16(cpu_info: Path | None = None) -> bool:
     """Whether this machine's processor is known to be faster in bf16 than in fp32."""
-    return FAST_FLAG in _cpu_flags(cpu_info)
+    return FAST_FLAG in cpu_flags(cpu_info)
 
 
 def is_fast_in_int8() -> bool:
@@ -120,11 +120,11 @@ def is_fast_in_int8() -> bool:
 
 def dot_lanes(cpu_info: Path | None = None) -> int:
     """The number of sums to which the processor's dot product of bytes adds at once; 0 if it has none."""
-    flags = _cpu_flags(cpu_info)
+    flags = cpu_flags(cpu_info)
     return next((lanes for flag, lanes in DOT_FLAGS.items() if flag in flags), 0)
 
 
-def _cpu_flags(cpu_info: Path | None) -> list[str]:
+def cpu_flags(cpu_info: Path | None = None) -> list[str]:
     """The features of the processor, as Linux names them; none elsewhere."""
     try:
         lines = (cpu_info or CPU_INFO).read_text(encoding="utf-8", errors="replace").splitlines()

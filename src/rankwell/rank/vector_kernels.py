@@ -1,4 +1,4 @@
-"""Comparing vectors with a query: products of fp16 numbers for Arm, and counts of equal bits for every processor.
+"""Comparing vectors with a query: products of fp16 numbers, and counts of equal bits.
 
 numba has neither fp16 nor vectors of bits, so the innermost steps are written as LLVM's own instructions. They read
 several documents at a time: each part of the query is loaded once for all of them.
@@ -6,6 +6,7 @@ several documents at a time: each part of the query is loaded once for all of th
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -24,10 +25,12 @@ WIDTH_UNIT = 8
 CODES_TOGETHER = 8
 _CODES_AT_A_TIME = 2048
 """Codes that stay in a core's cache while they are compared with several queries."""
+ON_X86 = platform.machine().lower() in ("x86_64", "amd64")
 _NUMBER = np.uint32((1 << NUMBER_BITS) - 1)
 _ONES, _TOPS = np.uint64(0x0001000100010001), np.uint64(0x8000800080008000)
 _I8, _I16, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
-_FLOATS, _HALVES = ir.VectorType(_F32, 4), ir.VectorType(ir.HalfType(), WIDTH_UNIT)
+_FLOATS, _HALVES = ir.VectorType(_F32, WIDTH_UNIT), ir.VectorType(ir.HalfType(), WIDTH_UNIT)
+_HALF_SUMS = ir.VectorType(_I64, 2)
 _BYTES, _SHORTS = ir.VectorType(_I8, CODE_UNIT), ir.VectorType(_I16, CODE_UNIT)
 
 
@@ -66,24 +69,22 @@ def _product_instructions(context: Any, builder: Any, signature: Any, arguments:
     rows = [_load(builder, builder.add(addresses, _number(8 * d)), _I64, 8) for d in range(TOGETHER)]
 
     def add(step: Any, sums: list[Any]) -> list[Any]:
-        begin = builder.add(query, builder.mul(step, _number(4 * WIDTH_UNIT)))
-        factors = [_load(builder, builder.add(begin, _number(16 * part)), _FLOATS, 4) for part in range(2)]
-        added = []
-        for document, row in enumerate(rows):
-            place = builder.add(row, builder.mul(step, _number(2 * WIDTH_UNIT)))
-            halves = _load(builder, place, _HALVES, 2)
-            for part in range(2):
-                lanes = ir.Constant(ir.VectorType(_I32, 4), [4 * part + lane for lane in range(4)])
-                four = builder.fpext(builder.shuffle_vector(halves, ir.Constant(_HALVES, ir.Undefined), lanes), _FLOATS)
-                added.append(multiply_add(builder, four, factors[part], sums[2 * document + part]))
-        return added
+        factors = _load(builder, builder.add(query, builder.mul(step, _number(4 * WIDTH_UNIT))), _FLOATS, 4)
+        place = builder.mul(step, _number(2 * WIDTH_UNIT))
+        halves = [_load(builder, builder.add(row, place), _HALVES, 2) for row in rows]
+        return [
+            multiply_add(builder, builder.fpext(some, _FLOATS), factors, value)
+            for some, value in zip(halves, sums, strict=True)
+        ]
 
-    sums = _sum_steps(builder, steps, ir.Constant(_FLOATS, [0.0] * 4), 2 * TOGETHER, add)
-    for document in range(TOGETHER):
-        total = builder.fadd(sums[2 * document], sums[2 * document + 1])
-        a, b, c, d = (builder.extract_element(total, ir.Constant(_I32, lane)) for lane in range(4))
+    sums = _sum_steps(builder, steps, ir.Constant(_FLOATS, [0.0] * WIDTH_UNIT), TOGETHER, add)
+    for document, value in enumerate(sums):
+        parts = [builder.extract_element(value, ir.Constant(_I32, lane)) for lane in range(WIDTH_UNIT)]
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [builder.fadd(*pair) for pair in zip(parts[:half], parts[half:], strict=True)]
         place = builder.inttoptr(builder.add(out, _number(4 * document)), _F32.as_pointer())
-        builder.store(builder.fadd(builder.fadd(a, b), builder.fadd(c, d)), place, align=4)
+        builder.store(parts[0], place, align=4)
     return context.get_dummy_value()
 
 
@@ -125,6 +126,24 @@ def half_products(documents, query, out):
             out[first + i] = four[i]
 
 
+def _store_totals(builder: Any, counts: list[Any], out: Any) -> None:
+    """Store the sum of the bytes of each vector, in 16 bits."""
+    # x86 sums bytes by one instruction, which gives two halves; elsewhere LLVM knows what is best.
+    name, kinds, total = f"llvm.vector.reduce.add.v{CODE_UNIT}i16", [_SHORTS], _I16
+    if ON_X86:
+        name, kinds, total = "llvm.x86.sse2.psad.bw", [_BYTES, _BYTES], _HALF_SUMS
+    total_of = builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(total, kinds), name)
+    for document, value in enumerate(counts):
+        if ON_X86:
+            halves = builder.call(total_of, [value, ir.Constant(_BYTES, [0] * CODE_UNIT)])
+            parts = [builder.extract_element(halves, ir.Constant(_I32, lane)) for lane in range(2)]
+            value = builder.trunc(builder.add(*parts), _I16)
+        else:
+            value = builder.call(total_of, [builder.zext(value, _SHORTS)])
+        place = builder.inttoptr(builder.add(out, _number(2 * document)), _I16.as_pointer())
+        builder.store(value, place, align=2)
+
+
 def _counts_of(join: str) -> Any:
     """The intrinsic that counts the bits of eight codes, each joined with one other code by ``xor`` or ``and_``."""
 
@@ -142,13 +161,7 @@ def _counts_of(join: str) -> Any:
             return added
 
         sums = _sum_steps(builder, steps, ir.Constant(_BYTES, [0] * CODE_UNIT), CODES_TOGETHER, add)
-        name = f"llvm.vector.reduce.add.v{CODE_UNIT}i16"
-        total_of = builder.module.globals.get(name) or ir.Function(
-            builder.module, ir.FunctionType(_I16, [_SHORTS]), name
-        )
-        for document, value in enumerate(sums):
-            place = builder.inttoptr(builder.add(out, _number(2 * document)), _I16.as_pointer())
-            builder.store(builder.call(total_of, [builder.zext(value, _SHORTS)]), place, align=2)
+        _store_totals(builder, sums, out)
         return context.get_dummy_value()
 
     @intrinsic

@@ -13,6 +13,7 @@ from torch import Tensor
 from rankwell.core.arrays import Rows
 from rankwell.models.bi_encoder import Vectors
 from rankwell.models.compute import map_lanes
+from rankwell.models.devices import cpu_flags
 from rankwell.models.vector_layers import top_k
 
 DOCUMENTS_AT_A_TIME = (1 << 14, 1 << 18)
@@ -23,6 +24,8 @@ PIECE = 1 << 11
 """Vectors converted to fp32 at once on a CPU: 3 MB of MiniLM's."""
 SCORES_AT_A_TIME = {"cuda": 1 << 28, "cpu": 1 << 24}
 _ON_ARM = platform.machine() in ("aarch64", "arm64")
+_CONVERTS = _ON_ARM or "f16c" in cpu_flags()
+"""Whether the processor converts fp16 numbers itself."""
 Block = NDArray[np.floating]
 
 
@@ -102,7 +105,7 @@ def _on_cpu(group: Sequence[Block]) -> Callable[[Tensor], Tensor]:
 
 def has_kernel(width: int) -> bool:
     """Whether this machine has a kernel for vectors of this width in fp16."""
-    return _ON_ARM and width % 8 == 0
+    return _CONVERTS and width % 8 == 0
 
 
 def _scan(group: Sequence[Block], queries: Vectors, scores: Vectors) -> None:
