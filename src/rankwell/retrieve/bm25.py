@@ -129,7 +129,7 @@ def search_segments(
     # Several pieces per thread, so that one slow query does not hold up the rest.
     pieces = 1 if threads == 1 else min(len(queries), 4 * threads)
     bounds = [round(i * len(queries) / pieces) for i in range(pieces + 1)] if queries else []
-    if threads == 1:
+    if pieces <= 1:  # a thread takes longer to start than a query
         for first, last in pairwise(bounds):
             score(first, last)
     else:
