@@ -5,7 +5,7 @@
 
 Parts are measured alone, on the same 50 questions of InsuranceQA, one query at a time; medians. *Whole* is a search by
 the system, with what lies between the parts. The re-ranker reads the best ten. The command is a process of its own,
-with everything compiled: its parts are the moments at which it has imported what it needs, opened the index, and answered.
+with everything compiled: its parts end when it has imported what it needs, opened the index, and answered.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def median(work: Callable[[str], Any], questions: list[str]) -> dict[str, float]
     """The median milliseconds of a part, on the clock and of CPU time."""
     for question in questions[:5]:
         work(question)
-    times = [clock_and_cpu(lambda question=question: work(question)) for question in questions]
+    times = [clock_and_cpu(partial(work, question)) for question in questions]
     clock, cpu = (1000 * statistics.median(column) for column in zip(*times, strict=True))
     return {"ms": round(clock, 2), "cpu_ms": round(cpu, 2)}
 

@@ -245,7 +245,7 @@ class RaBitQ(System):
         super().__init__(vectors, threads)
         import rabitqlib
 
-        self.library, self.bits, self.lists = rabitqlib, bits, 1024
+        self.library, self.bits, self.lists, self.probes = rabitqlib, bits, 1024, 0
         self.bytes_each = vectors.width // 8 + 4 * vectors.width if bits == 32 else vectors.width * bits // 8
 
     def build(self, place: Path) -> None:
