@@ -30,7 +30,7 @@ _WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapp
 
 LONG = 5.0
 SMALL = 400_000
-"""Steps that take Python about as long as the compiler takes to start: indexing some 200 kB of text."""
+"""Steps that take Python about as long as the compiler takes to start: indexing some 160 kB of text."""
 _uncompiled_steps = 0.0
 _lock = threading.RLock()
 

@@ -278,7 +278,7 @@ class Service:
             reranked = None
             if entry is not None and model is not None:
                 top = candidates.head(depth)
-                how = label, body.instruction if model.takes_instruction else None, entry, about, ms
+                how = label, body.instruction if model.ranker.reader.takes_instruction else None, entry, about, ms
                 reranked = await self._rerank_candidates(state, model, query, top, *how)
             shown_first = None if stages == "rerank" else first
             answer = {**nothing, **search_answer(body, candidates, reranked, first=shown_first)}
@@ -499,7 +499,7 @@ class Service:
                 return state.asking(instruction)
             except RankwellError as error:
                 raise _invalid(f"instruction: {error}") from None
-        if model is None or not model.takes_instruction:
+        if model is None or not model.ranker.reader.takes_instruction:
             names = [name for name in (system and state.encoder, model and model.name) if name]
             raise _invalid(f"instruction: not taken by {' or '.join(names) or 'BM25'}")
         return state

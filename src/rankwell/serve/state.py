@@ -105,11 +105,6 @@ class Model:
         """Whether its scores can be explained by its attention."""
         return self.ranker.engine.explainable
 
-    @property
-    def takes_instruction(self) -> bool:
-        """Whether its prompt has an instruction."""
-        return self.ranker.reader.takes_instruction
-
     def lay_out(
         self,
         query: str,
