@@ -66,6 +66,16 @@ def test_the_figures_of_the_readme_are_those_of_the_files() -> None:
     assert {f"0{figure}" for figure in shown} <= set(re.findall(r"\d\.\d{3}", printed))
 
 
+def test_the_fit_of_the_readme_is_one_that_was_printed() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^ {4}\$ (rankwell fit .*\n(?: {4}.+\n)+)", readme, re.MULTILINE)
+    fits = (FIT / "fits.txt").read_text(encoding="utf-8").split("$ ")
+    (printed,) = (fit for fit in fits if fit.splitlines()[:1] == shown.splitlines()[:1])
+    lines = [re.sub(r"^ *\d+\.\d ?", "", line).strip() for line in printed.splitlines()]
+    steps = [line for line in lines if line.startswith(("✓", "·", "RR@10"))]
+    assert [line.strip() for line in shown.splitlines()[1:] if line.strip() != "…"] == steps
+
+
 def test_the_tables_of_fitted_pipelines_are_those_of_the_files() -> None:
     _, heading, results = (ROOT / "docs" / "fitting.md").read_text(encoding="utf-8").partition("\n## Results\n")
     assert heading

@@ -1,9 +1,11 @@
-"""Native code where nothing can be cached, and kernels that hold on to nothing."""
+"""Native code where nothing can be cached, uncompiled kernels, and kernels that hold on to nothing."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -32,7 +34,7 @@ def test_what_is_waited_for_is_said_once_if_compiling_takes_long(monkeypatch: py
     place: dict[str, object] = {}
     exec(compile(SOURCE, "<nowhere>", "exec"), place)
     listeners = numba.core.event._registered["numba:compile"]
-    (compiler,) = (one for one in listeners if type(one) is native_module._Compiler)
+    (compiler,) = (one for one in listeners if type(one).__qualname__ == "_announce.<locals>.Compiler")
     monkeypatch.setattr(native_module, "LONG", compiler.seconds + 1e-9)
     with pytest.warns(native_module.Notice, match="compiling native code, once per machine"):
         kernel(place["add_up"])(np.arange(5))
@@ -49,3 +51,45 @@ def test_a_kernel_holds_no_arrays_after_it_returns() -> None:
     for _ in range(10):
         add_up(values)
     assert sys.getrefcount(values) == before
+
+
+SMALL = """
+import sys
+from rankwell import BM25, Document, Index, open_dataset, sample, write_run
+from rankwell.core import native
+
+native.allow_uncompiled(int(sys.argv[1]))
+data = open_dataset(sample.FOLDER)
+more = [Document("x", "Der Käfer’s HTTPServer 東京 ﾃｽﾄ " + "x" * 300), Document("y", "")]
+index = Index.build([*data.documents(), *more], "index")
+index.delete([index.search(data.queries("dev")[:1])[data.queries("dev")[0].qid].docids[0]])
+for k in (3, 1000):
+    write_run(index.search(data.queries("dev"), BM25(1.2, 0.7), k=k), f"{k}.run")
+print("numba" in sys.modules)
+"""
+
+
+def test_uncompiled_kernels_make_the_same_index_and_the_same_run(tmp_path: Path) -> None:
+    files = []
+    for steps, compiled in ((10**12, "False"), (0, "True")):
+        (folder := tmp_path / str(steps)).mkdir()
+        done = subprocess.run(
+            [sys.executable, "-c", SMALL, str(steps)], cwd=folder, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == compiled
+        assert "Warning" not in done.stderr
+        names = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".json"]
+        files.append({str(path.relative_to(folder)): path.read_bytes() for path in names})
+    assert len(files[0]) > 10
+    assert files[0] == files[1]
+
+
+def test_work_beyond_the_steps_allowed_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    place: dict[str, object] = {}
+    exec(compile(SOURCE, "<nowhere>", "exec"), place)
+    monkeypatch.setattr(native_module, "_uncompiled_steps", 0.0)
+    native_module.allow_uncompiled(20)
+    add_up = kernel(place["add_up"])
+    for expected in (False, False, False, True):
+        assert add_up(np.arange(6)) == 15
+        assert ("_compiled" in vars(add_up)) is expected

@@ -157,6 +157,7 @@ def test_in_a_terminal_long_work_is_shown(monkeypatch: pytest.MonkeyPatch) -> No
 def test_in_a_terminal_short_work_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 600.0)
     assert list(track(range(1000), "counting sheep")) == list(range(1000))
     assert terminal.getvalue() == ""
 

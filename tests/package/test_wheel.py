@@ -149,18 +149,47 @@ def test_the_steps_of_the_image_with_the_newest_packages(tmp_path: Path) -> None
     use_the_core(programs, tmp_path / "data")
 
 
+THAI = """
+import pyarrow, pyarrow.parquet
+rows = {"id": ["1", "2"], "text": ["ผึ้งทำน้ำผึ้ง", "ชาร้อน"]}
+pyarrow.parquet.write_table(pyarrow.table(rows), "thai.parquet")
+import accelerate, datasets, ir_datasets, onnxruntime, openvino, peft, ray, textblob
+"""
+
+
+def use_the_extras(programs: Path, folder: Path) -> None:
+    """A use, or at least the import, of what each extra brings; fitting and serving use the others."""
+    rankwell = programs / "rankwell"
+    run(programs / "python", "-c", THAI, cwd=folder)
+    run(rankwell, "index", "thai.parquet", "--out", "thai", "--language", "th", cwd=folder)
+    assert "ผึ้ง" in run(rankwell, "search", "thai", "น้ำผึ้ง", cwd=folder)
+    (folder / "qrels.txt").write_text("1 0 a 1\n")
+    for name, best in (("a", "b"), ("b", "a")):
+        (folder / f"{name}.run").write_text(f"1 Q0 {best} 1 2 {name}\n1 Q0 c 2 1 {name}\n")
+    run(rankwell, "analyse", "qrels.txt", "a.run", "b.run", "--out", "analysis", cwd=folder)
+    assert list((folder / "analysis").glob("*.png"))
+    run(rankwell, "export", "rankwell-mini", "--backend", "onnx", "--out", "exported", cwd=folder)
+    onnx = ("--model", "exported", "--backend", "onnx")
+    assert "Bees" in run(
+        rankwell, "rerank", "how do bees keep warm", "--collection", "collection.csv", *onnx, cwd=folder
+    )
+
+
 @installs
 def test_what_the_readme_types(wheel: Path, tmp_path: Path) -> None:
-    programs = installed("all", "-c", str(ROOT / "constraints.txt"), f"{wheel}[train,serve]")
+    programs = installed("all", "-c", str(ROOT / "constraints.txt"), f"{wheel}[all]")
     rankwell = programs / "rankwell"
     write_files(tmp_path)
+    use_the_extras(programs, tmp_path)
     run(rankwell, "index", "collection.csv", "--out", "my-index", cwd=tmp_path)
     assert "Bees" in run(rankwell, "search", "my-index", "how do bees keep warm", "--hybrid", "0.7", cwd=tmp_path)
     sample = run(programs / "python", "-c", "from rankwell import sample; print(sample.FOLDER)", cwd=tmp_path).strip()
     assert "site-packages" in sample
     run(rankwell, "fit", sample, "--out", "my-system", "--minutes", "1", "--device", "cpu", cwd=tmp_path)
     assert run(rankwell, "search", "my-system", "how do bees keep warm", cwd=tmp_path)
-    serve = subprocess.Popen([rankwell, "serve", "my-system", "--port", "0"], cwd=tmp_path, stderr=-1, text=True)
+    traced = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    command = [rankwell, "serve", "my-system", "--port", "0"]
+    serve = subprocess.Popen(command, cwd=tmp_path, env=traced, stderr=-1, text=True)
     assert serve.stderr is not None
     assert any("serving at" in line for line in iter(serve.stderr.readline, ""))
     serve.terminate()

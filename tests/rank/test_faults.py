@@ -109,7 +109,7 @@ def test_a_ranker_on_a_cpu_can_be_used_after_a_fork_and_another_says_what_to_do(
     # In a process of its own: threads that other tests have started do not outlive a fork.
     script = "import sys; from pathlib import Path; from tests.rank.test_faults import fork; fork(Path(sys.argv[1]))"
     command = [sys.executable, "-c", script, str(tiny_checkpoint)]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], timeout=120)
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], timeout=6000)
 
 
 def fork(tiny_checkpoint: Path) -> None:
@@ -124,7 +124,7 @@ def fork(tiny_checkpoint: Path) -> None:
         process = context.Process(target=predict_in_fork, args=(used, answers))
         process.start()
         try:
-            assert check(answers.get(timeout=60)) is not False
+            assert check(answers.get(timeout=600)) is not False
         finally:
             process.kill()
             process.join()

@@ -124,7 +124,7 @@ def test_two_nodes_have_the_loss_curve_of_one_process(nodes: list[Node], tmp_pat
         command = [*launch, str(script), str(tmp_path / "two")]
         launchers.append(subprocess.Popen(command, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
     try:
-        said = [launcher.communicate(timeout=150)[1].decode() for launcher in launchers]
+        said = [launcher.communicate(timeout=600)[1].decode() for launcher in launchers]
     finally:
         for launcher in launchers:
             launcher.kill()

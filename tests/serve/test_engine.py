@@ -16,6 +16,8 @@ from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.rank.engines.engine import Engine, Logits
 from rankwell.serve.engine import Batching, OverloadedError, RequestEngine
 
+from .conftest import wait_until
+
 Start = Callable[..., RequestEngine]
 
 
@@ -267,12 +269,7 @@ def test_a_model_that_is_no_longer_served_is_let_go(start: Start) -> None:
     send(engine, model, sequences([4])).result(60)
     watched = weakref.ref(model)
     del model
-    for _ in range(100):
-        gc.collect()
-        if watched() is None:
-            break
-        time.sleep(0.01)
-    assert watched() is None
+    wait_until(lambda: gc.collect() >= 0 and watched() is None)
 
 
 def test_stopping_finishes_what_is_queued_and_takes_nothing_new() -> None:

@@ -53,7 +53,7 @@ def test_an_instruction_is_the_models_that_has_one(tiny_models: Any, live: Calla
     for row in answer["rerank"]:
         assert abs(row["score"] - expected[int(row["docid"])]) < 1e-5
     status, answer, _ = service.post("/search", {"query": query, "instruction": told, "stages": "bm25"})
-    assert (status, answer["message"]) == (422, "instruction: a search without a re-ranker takes none")
+    assert (status, answer["message"]) == (422, "instruction: not taken by BM25")
 
 
 def test_the_class_that_means_relevant(tiny_models: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

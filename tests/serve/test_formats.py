@@ -102,6 +102,57 @@ def test_openais_embeddings_are_the_bi_encoders_vectors(client: Any, encoder_fol
     np.testing.assert_allclose(client.post("/embed", json={"inputs": TEXTS}).json(), vectors, atol=1e-6)  # TEI's
 
 
+def test_an_instruction_changes_the_queries_of_a_bi_encoder_whose_prompt_has_one(
+    client: Any, sources: Sources, encoder_folder: Path, tmp_path: Path
+) -> None:
+    path, told = "config_sentence_transformers.json", "Find tea"
+    folder = Path(shutil.copytree(encoder_folder, tmp_path / "told"))
+    (folder / path).write_text('{"prompts": {"query": "Instruct: Find honey\\nQuery: "}}')
+    encoder = BiEncoder.from_pretrained(folder)
+    plain, expected = encoder.encode_queries(TEXTS), encoder.encode_queries(TEXTS, told)
+    np.testing.assert_array_equal(
+        expected,
+        BiEncoder.from_pretrained(folder, query_prompt=f"Instruct: {told}\nQuery: ").encode_queries(TEXTS),
+    )
+    assert np.abs(plain - expected).max() > 1e-3
+    with opened(replace(sources, search={"hybrid": 1.0, "encoder": folder}), page=None) as told_client:
+
+        def scores(**more: str) -> dict[str, float]:
+            body = {"query": QUERY, "k": 100, "stages": "hybrid", **more}
+            return {row["docid"]: row["score"] for row in told_client.post("/search", json=body).json()["hybrid"]}
+
+        body = {"input": TEXTS, "input_type": "query"}
+        asked = told_client.post("/v1/embeddings", json={**body, "instruction": told}).json()["data"]
+        np.testing.assert_allclose([row["embedding"] for row in asked], expected, atol=1e-6)
+        tei = {"inputs": TEXTS, "prompt_name": "query"}
+        np.testing.assert_allclose(told_client.post("/embed", json=tei).json(), plain, atol=1e-6)
+        asked = told_client.post("/embed", json={**tei, "instruction": told}).json()
+        np.testing.assert_allclose(asked, expected, atol=1e-6)
+        before, after = scores(), scores(instruction=told)
+        assert before == scores()  # other requests do not see it
+        vectors = encoder.encode_documents(told_client.app.state.service.state.index.texts(list(after)))
+        similar = vectors @ encoder.encode_queries([QUERY], told)[0]
+        np.testing.assert_allclose(list(after.values()), similar, atol=2e-3)  # vectors are stored in 16 bits
+        assert max(abs(after[docid] - before[docid]) for docid in after if docid in before) > 1e-3
+        answers = [
+            told_client.post("/v1/embeddings", json={"input": TEXTS, "instruction": told}),
+            told_client.post("/v1/embeddings", json={**body, "instruction": "honey " * 600}),
+            told_client.post("/search", json={"query": QUERY, "instruction": told, "stages": "bm25"}),
+            client.post("/v1/embeddings", json={**body, "instruction": told}),
+            client.post("/search", json={"query": QUERY, "instruction": told, "stages": "both"}),
+        ]
+    assert [answer.status_code for answer in answers] == [422] * 5
+    assert [answer.json()["message"].split(";")[0].split("'")[0] for answer in answers] == [
+        "instruction: documents take none",
+        "instruction: the prompt ",
+        "instruction: not taken by BM25",
+        "instruction: not taken by finder",
+        "instruction: not taken by finder or tiny",
+    ]
+    with pytest.raises(RankwellError, match="the model's prompt of queries has no place for one"):
+        BiEncoder.from_pretrained(encoder_folder).encode_queries(TEXTS, told)
+
+
 def test_without_a_bi_encoder_there_are_no_embeddings(sources: Sources) -> None:
     with opened(sources, page=None) as client:
         answer = client.post("/v1/embeddings", json={"input": "bees"})

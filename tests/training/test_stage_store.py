@@ -320,7 +320,7 @@ def test_other_processes_wait_for_the_first_ones_record(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=record)
     thread.start()
-    assert wait_for(folder, timeout=60).figures == {"a": 1}
+    assert wait_for(folder, timeout=600).figures == {"a": 1}
     thread.join()
     with pytest.raises(RankwellError, match="waited"):
         wait_for(tmp_path / "never", timeout=0.1)
@@ -349,7 +349,7 @@ def test_two_processes_carry_out_one_recipe_together(bench: Bench) -> None:
     processes = [context.Process(target=_run_as, args=(bench, number, results)) for number in (0, 1)]
     for process in processes:
         process.start()
-    (_, calls, *first), (_, _, *second) = sorted(results.get(timeout=60) for _ in processes)
+    (_, calls, *first), (_, _, *second) = sorted(results.get(timeout=600) for _ in processes)
     for process in processes:
         process.join()
     assert calls == ["01-warm", "02-filter", "03-fit"]

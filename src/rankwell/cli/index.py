@@ -137,6 +137,7 @@ def index(
         rankwell index collection.tsv --out my-index --ray local --workers 4 --set segment_documents=250000
     """
     from rankwell.core.files import folder_size, read_lines
+    from rankwell.core.native import allow_uncompiled
     from rankwell.corpus.analyser import Analyzer, TitleWeight, have_identifiers
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.languages import LANGUAGES
@@ -144,6 +145,7 @@ def index(
     from rankwell.scale.index import IndexJob, build_index
 
     begin = time.monotonic()
+    allow_uncompiled()
     needs(context, {"encoder": "store", "words": "store", "segment_documents": "ray"})
     cluster = cluster_of(context, "append", "expansions", "overwrite", "update", "weights")
     options = read_settings(settings, SETTINGS)

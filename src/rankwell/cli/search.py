@@ -142,6 +142,7 @@ def search(
     each worker holds some of the index's segments and their vectors; the run is the same.
     """
     from rankwell.core.errors import RankwellError
+    from rankwell.core.native import allow_uncompiled
     from rankwell.core.shards import remove_shards
     from rankwell.corpus.formats.fields import Columns
     from rankwell.models.devices import Computing
@@ -150,6 +151,7 @@ def search(
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import is_index
 
+    allow_uncompiled()
     cluster = cluster_of(context, "trust_remote_code", "syntax")
     options = read_settings(settings, SETTINGS)
     check_run(out, options.get("tag"), cluster)

@@ -4,17 +4,22 @@ The first command of a new installation waits for the compiler, so compile time 
 receives all the memory it needs from Python, because each kind of array that it creates itself takes the compiler
 another tenth of a second, as do slices, ``min`` and ``max``. Indexes of inner loops are unsigned: numba then leaves out
 the check for negative ones.
+
+A kernel is plain Python, too. Where a command allows it, small work is done uncompiled, with the same results: numba is
+then not even imported.
 """
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 import warnings
 from collections.abc import Callable
+from functools import cache, cached_property, partial
 from typing import Any
 
-from numba import njit
-from numba.core.event import Event, Listener, register
+import numpy as np
 
 from rankwell.core.errors import Notice
 
@@ -24,28 +29,81 @@ _WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapp
 
 
 LONG = 5.0
+SMALL = 400_000
+"""Steps that take Python about as long as the compiler takes to start: indexing some 160 kB of text."""
+_uncompiled_steps = 0.0
+_lock = threading.RLock()
 
 
-class _Compiler(Listener):
-    """Says what a first command waits for if the compiler takes over ``LONG`` seconds."""
-
-    seconds, depth, begin = 0.0, 0, 0.0
-
-    def on_start(self, event: Event) -> None:
-        if self.depth == 0:
-            self.begin = time.monotonic()
-        self.depth += 1
-
-    def on_end(self, event: Event) -> None:
-        self.depth -= 1
-        if self.depth == 0:
-            before, self.seconds = self.seconds, self.seconds + time.monotonic() - self.begin
-            if before < LONG <= self.seconds:
-                line = "compiling native code, once per machine: the next commands start at once"
-                warnings.warn(line, Notice, stacklevel=1)
+def allow_uncompiled(steps: int = SMALL) -> None:
+    """Let kernels run uncompiled until they have taken so many steps, for a command that may be a short one."""
+    global _uncompiled_steps
+    _uncompiled_steps = steps
 
 
-register("numba:compile", _Compiler())  # type: ignore[no-untyped-call]
+@cache
+def _announce() -> None:
+    """Say what a first command waits for if the compiler takes over ``LONG`` seconds."""
+    from numba.core.event import Event, Listener, register
+
+    class Compiler(Listener):
+        seconds, depth, begin = 0.0, 0, 0.0
+
+        def on_start(self, event: Event) -> None:
+            if self.depth == 0:
+                self.begin = time.monotonic()
+            self.depth += 1
+
+        def on_end(self, event: Event) -> None:
+            self.depth -= 1
+            if self.depth == 0:
+                before, self.seconds = self.seconds, self.seconds + time.monotonic() - self.begin
+                if before < LONG <= self.seconds:
+                    line = "compiling native code, once per machine: the next commands start at once"
+                    warnings.warn(line, Notice, stacklevel=1)
+
+    register("numba:compile", Compiler())  # type: ignore[no-untyped-call]
+
+
+class _Later:
+    """A function that is compiled when it is first needed. ``work`` counts the steps of a call from its arguments."""
+
+    def __init__(self, function: Any, options: dict[str, Any], work: Callable[..., float] | None = None):
+        self._function, self._options, self._work = function, options, work
+        self.__doc__, self.__name__, self.__module__ = function.__doc__, function.__name__, function.__module__
+
+    @cached_property
+    def _compiled(self) -> Any:
+        from numba import njit
+
+        _announce()
+        if "no_cpython_wrapper" in self._options:
+            return njit(**self._options)(self._function)
+        try:
+            return njit(cache=True, nogil=True, **self._options)(self._function)
+        except RuntimeError:  # no folder for the cache can be written
+            return njit(nogil=True, **self._options)(self._function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What numba takes it for in the code of others."""
+        with _lock:
+            return self._compiled._numba_type_
+
+    def __call__(self, *arguments: Any) -> Any:
+        global _uncompiled_steps
+        if self._work is None:  # called by a kernel that is not compiled
+            return self._function(*arguments)
+        if "_compiled" in vars(self):
+            return self._compiled(*arguments)
+        if _uncompiled_steps:
+            _uncompiled_steps = max(0, _uncompiled_steps - self._work(*arguments))
+            if _uncompiled_steps:
+                with np.errstate(all="ignore"):  # hashes overflow
+                    return self._function(*arguments)
+        with _lock:  # so that two threads do not compile it twice
+            compiled = self._compiled
+        return compiled(*arguments)
 
 
 def native(**options: Any) -> Callable[[Any], Any]:
@@ -54,17 +112,10 @@ def native(**options: Any) -> Callable[[Any], Any]:
     The cache is next to the package or in the user's cache folder. If neither can be written, as in some containers,
     each process compiles anew.
     """
-
-    def decorate(function: Any) -> Any:
-        try:
-            return njit(cache=True, nogil=True, **options)(function)
-        except RuntimeError:
-            return njit(nogil=True, **options)(function)
-
-    return decorate
+    return partial(_Later, options=options, work=lambda *_: math.inf)
 
 
-kernel = native(**_PLAIN)
-"""Compile a function that Python calls and that creates no arrays."""
-helper: Any = njit(**_PLAIN, **_WITHOUT_WRAPPERS)
+kernel = partial(_Later, options=_PLAIN, work=lambda *arguments: len(arguments[0]))
+"""Compile a function that Python calls and that creates no arrays; the length of its first argument is its ``work``."""
+helper = partial(_Later, options={**_PLAIN, **_WITHOUT_WRAPPERS})
 """Compile a function that only kernels call, as part of them."""

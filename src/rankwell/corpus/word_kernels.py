@@ -7,6 +7,8 @@ as a literal 0 would compile the functions it is passed to twice, so it begins a
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -253,7 +255,7 @@ def _same(word: Bytes, begin: int, size: int, number: int, arena: Bytes, ends: N
     return True
 
 
-@kernel
+@partial(kernel, work=lambda text, spans, first, *_: len(spans) - first)
 def intern_words(
     text: Bytes,
     spans: NDArray[np.int64],

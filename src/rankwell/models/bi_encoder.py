@@ -9,6 +9,7 @@ document or both, and rank worse without it.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -46,6 +47,8 @@ from rankwell.models.vector_layers import Dense
 TEXTS_AT_A_TIME = 8192
 PIECES_AT_A_TIME = 1 << 22
 DEFAULT_LENGTH = 256
+_INSTRUCTION = re.compile(r"(?<=Instruct: ).+(?=\nQuery:)|(?<=<instruct>).+(?=\n<query>)", re.DOTALL)
+"""The instruction in the query prompt of Qwen3-Embedding, E5 for instructions and others, and in that of BGE."""
 
 Vectors = NDArray[np.float32]
 WordCode = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -225,9 +228,27 @@ class BiEncoder:
         """
         return f"{self.exact_name}-int8" if self.exact_name and self.precision == "int8" else self.exact_name
 
-    def encode_queries(self, texts: Sequence[str]) -> Vectors:
-        """The vectors (N, H) of queries, of length 1 unless the model compares by the dot product."""
-        return self._encode(texts, self.modules.query, of_query=True)
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether the prompt of queries has an instruction."""
+        return _INSTRUCTION.search(self.query_prompt) is not None
+
+    def asking(self, instruction: str) -> BiEncoder:
+        """The same encoder with another instruction in its prompt of queries. Raises if that has none."""
+        if not self.takes_instruction:
+            raise RankwellError("instruction: the model's prompt of queries has no place for one")
+        other = copy.copy(self)
+        other.query_prompt = _INSTRUCTION.sub(lambda _: instruction, self.query_prompt)
+        self._check_room(other.query_prompt)
+        return other
+
+    def encode_queries(self, texts: Sequence[str], instruction: str | None = None) -> Vectors:
+        """The vectors (N, H) of queries, of length 1 unless the model compares by the dot product.
+
+        ``instruction`` says what to look for, in place of what the prompt says.
+        """
+        encoder = self if instruction is None else self.asking(instruction)
+        return encoder._encode(texts, self.modules.query, of_query=True)
 
     def encode_documents(
         self, texts: Sequence[str], words: list[Any] | None = None, code: WordCode | None = None

@@ -321,6 +321,7 @@ class EmbeddingsRequest(Fields):
     model: Name | None = Field(None, description="The bi-encoder's name. Default: the one that is served.")
     encoding_format: Literal["float", "base64"] = Field("float", description="Numbers, or base64 of 32-bit floats.")
     input_type: Literal["query", "document"] = Field("document", description="Which of the model's prompts to use.")
+    instruction: Instruction = None
     timeout_ms: int | None = Field(None, ge=1, description="The deadline, capped by the service's own.")
 
     @property
@@ -333,6 +334,7 @@ class TeiEmbed(EmbeddingsRequest):
     """A request for vectors in the format of Text Embeddings Inference."""
 
     input: str | list[str] = Field(alias="inputs", min_length=1, description="The text or texts.")
+    input_type: Literal["query", "document"] = Field("document", alias="prompt_name", description="The prompt.")
 
 
 def search_fields(parameters: dict[str, str]) -> dict[str, Any]:

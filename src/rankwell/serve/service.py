@@ -194,7 +194,7 @@ class Service:
         self._check_query(body)
         self._check_texts(body.texts_field, texts)
         label = self._type(body, model)
-        self._check_instruction(body.instruction, model)
+        self._instruct(self.state, body.instruction, model)
         guess = sum(map(len, texts)) // CHARACTERS_PER_TOKEN + len(texts) * (
             len(body.query) // CHARACTERS_PER_TOKEN + 3
         )
@@ -214,8 +214,13 @@ class Service:
         state = self.state
         if state.system is None or state.encoder is None:
             raise ApiError(409, "unavailable", "this service has no bi-encoder; start it with --hybrid or --blend")
-        texts, encoder, lock = body.texts, state.system.first_stage.dense.encoder, state.dense_lock
+        texts, lock = body.texts, state.dense_lock
         self._check_texts("input", texts)
+        if body.instruction is not None and body.input_type == "document":
+            raise _invalid("instruction: documents take none; expected the input_type (TEI: prompt_name) query")
+        asked = self._instruct(state, body.instruction, encodes=True)
+        assert asked.system is not None
+        encoder = asked.system.first_stage.dense.encoder
         encode = encoder.encode_queries if body.input_type == "query" else encoder.encode_documents
 
         def encode_part(begin: int) -> Vectors:
@@ -259,7 +264,7 @@ class Service:
         reranks = stages not in state.first_stages
         model = self.model(state, body.model) if reranks or body.model else state.default
         label = self._type(body, model if reranks else None)
-        self._check_instruction(body.instruction, model if reranks else None)
+        state = self._instruct(state, body.instruction, model if reranks else None, encodes=stages != "bm25")
         # Admitted before anything is searched: a refusal must not wait for other requests.
         guess = depth * min(TOKENS_PER_CANDIDATE, model.ranker.template.max_length) if reranks and model else 0
         entry = self._admit(guess, deadline) if guess else None
@@ -273,7 +278,7 @@ class Service:
             reranked = None
             if entry is not None and model is not None:
                 top = candidates.head(depth)
-                how = label, body.instruction, entry, about, ms
+                how = label, body.instruction if model.ranker.reader.takes_instruction else None, entry, about, ms
                 reranked = await self._rerank_candidates(state, model, query, top, *how)
             shown_first = None if stages == "rerank" else first
             answer = {**nothing, **search_answer(body, candidates, reranked, first=shown_first)}
@@ -481,10 +486,23 @@ class Service:
             raise _invalid(f"type: {model.name} takes no query type")
         return body.type
 
-    def _check_instruction(self, instruction: str | None, model: Model | None) -> None:
-        self._check_text("instruction", instruction or "", self.limits.query_characters)
-        if instruction is not None and (model is None or not model.ranker.reader.takes_instruction):
-            raise _invalid(f"instruction: {'a search without a re-ranker' if model is None else model.name} takes none")
+    def _instruct(
+        self, state: State, instruction: str | None, model: Model | None = None, *, encodes: bool = False
+    ) -> State:
+        """The state with an instruction for its bi-encoder. Refused if neither that nor the re-ranker takes one."""
+        if instruction is None:
+            return state
+        self._check_text("instruction", instruction, self.limits.query_characters)
+        system = state.system if encodes and state.encoder else None
+        if system is not None and system.first_stage.dense.encoder.takes_instruction:
+            try:
+                return state.asking(instruction)
+            except RankwellError as error:
+                raise _invalid(f"instruction: {error}") from None
+        if model is None or not model.ranker.reader.takes_instruction:
+            names = [name for name in (system and state.encoder, model and model.name) if name]
+            raise _invalid(f"instruction: not taken by {' or '.join(names) or 'BM25'}")
+        return state
 
     def _text(self, state: State, docid: str) -> str:
         if state.index is None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -179,6 +180,19 @@ class State:
         with self.dense_lock if first.encodes else nullcontext():
             run = first.search(named, k, filter=filter, syntax=syntax)
         return [run.get(query.qid, NOTHING) for query in named]
+
+    def asking(self, instruction: str) -> State:
+        """The same, with an instruction in the prompt of the bi-encoder's queries."""
+        assert self.system is not None
+        other, system, dense = (
+            copy(self),
+            self.system.with_index(self.system.index),
+            copy(self.system.first_stage.dense),
+        )
+        dense.encoder = dense.encoder.asking(instruction)
+        vars(system.first_stage)["dense"], vars(other)["system"] = dense, system
+        vars(other).pop("first_stages", None)
+        return other
 
     def fuse(self, query: str, candidates: Ranking, scores: Scores) -> Scores:
         """The model's scores of the candidates, in their order, fused with the other scores that have a share."""

@@ -202,9 +202,9 @@ def test_a_folder_deleted_while_a_process_waits_for_it_is_made_anew(
         with (folder / "users").open("ab") as lock:
             flock(lock, fcntl.LOCK_EX)  # as by a process that is done and removes the folder
             waiting = threads.submit(request(collection, tiny_writer, out))
-            assert waits.wait(timeout=60)
+            assert waits.wait(timeout=600)
             shutil.rmtree(folder)
-        waiting.result(timeout=60)
+        waiting.result(timeout=600)
     assert not deletable
     assert [one.docid for one in read_expansions(out)] == [document.docid for document in DOCUMENTS]
     assert not folder.exists()

@@ -126,7 +126,7 @@ def test_two_processes_share_an_experiment(suite: Path, tmp_path: Path) -> None:
     for setting in settings():
         command += ["--set", f"{setting.path}={setting.value}"]
     running = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in "ab"]
-    said = [process.communicate(timeout=300) for process in running]
+    said = [process.communicate(timeout=1200) for process in running]
     assert [process.returncode for process in running] == [0, 0], said
     assert len(list((tmp_path / "out" / "stages").glob("*-listwise-*"))) == 4
 

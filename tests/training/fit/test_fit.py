@@ -103,8 +103,8 @@ def test_a_rung_that_needs_too_long_is_skipped_and_said(
     steps = [replace(named("rerank"), seconds=lambda task, below: 7200.0)]
     monkeypatch.setattr(ladder, "ladder", lambda task: steps)
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
-    assert "this machine has time for: BM25\n--minutes 124 would add: a trained re-ranker\n" in said
-    assert "a trained re-ranker: skipped, it needs about 2 h, and 29 min are left" in said
+    assert re.search(r"this machine has time for: BM25\n--minutes 1\d\d would add: a trained re-ranker\n", said)
+    assert re.search(r"a trained re-ranker: skipped, it needs about 2 h, and [12]\d min are left", said)
     assert rungs(system)["rerank"]["skipped"].startswith("it needs about 2 h")
     assert "it needs about 2 h" in (system.folder / "report.html").read_text()
 
