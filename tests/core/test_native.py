@@ -41,6 +41,21 @@ def test_what_is_waited_for_is_said_once_if_compiling_takes_long(monkeypatch: py
         kernel(place["add_up"])(np.arange(5.0))
 
 
+def test_a_clock_stands_still_while_native_code_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, compiler = [100.0], native_module._Compiler()
+    monkeypatch.setattr(native_module, "_COMPILER", compiler)
+    monkeypatch.setattr(native_module.time, "monotonic", lambda: now[0])
+    event = numba.core.event.Event("numba:compile", numba.core.event.EventStatus.START)
+    times = [native_module.working_time()]
+    compiler.on_start(event)
+    now[0] = 102.0
+    times.append(native_module.working_time())
+    compiler.on_end(event)
+    now[0] = 103.5
+    times.append(native_module.working_time())
+    assert times == [100.0, 100.0, 101.5]
+
+
 def test_a_kernel_holds_no_arrays_after_it_returns() -> None:
     place: dict[str, object] = {}
     exec(compile(SOURCE, "<nowhere>", "exec"), place)

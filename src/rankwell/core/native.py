@@ -45,7 +45,13 @@ class _Compiler(Listener):
                 warnings.warn(line, Notice, stacklevel=1)
 
 
-register("numba:compile", _Compiler())  # type: ignore[no-untyped-call]
+_COMPILER = _Compiler()
+register("numba:compile", _COMPILER)  # type: ignore[no-untyped-call]
+
+
+def working_time() -> float:
+    """The seconds of a clock that stands still while native code is compiled."""
+    return (_COMPILER.begin if _COMPILER.depth else time.monotonic()) - _COMPILER.seconds
 
 
 def native(**options: Any) -> Callable[[Any], Any]:

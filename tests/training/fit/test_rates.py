@@ -16,9 +16,10 @@ from tests.training.fit.fitting import named, perfect
 from tests.training.fit.test_parts import write_splits
 
 from rankwell import sample
+from rankwell.core import native
 from rankwell.corpus.datasets import open_dataset
 from rankwell.retrieve.index import Index
-from rankwell.training.fit.ladder import _seconds
+from rankwell.training.fit.ladder import Clock, _seconds
 from rankwell.training.fit.parts import divide, measure_pairs, schedule
 from rankwell.training.fit.rungs import FitTask, Step, _reading, bm25
 
@@ -34,6 +35,15 @@ def test_a_step_trains_on_fewer_queries_where_the_time_is_short(tmp_path: Path) 
         (2400.0, 2400),
         (1200.0, 1200),  # it would need more than is left, but with fewer queries nothing is learned
     ]
+
+
+def test_compiling_takes_nothing_of_the_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(native.time, "monotonic", lambda: now[0])
+    clock = Clock(60.0)
+    now[0] = 75.0
+    monkeypatch.setattr(native._COMPILER, "seconds", native._COMPILER.seconds + 70.0)
+    assert clock.left == pytest.approx(55.0)
 
 
 def test_wider_bi_encoders_are_trained_at_a_lower_rate(tmp_path: Path) -> None:

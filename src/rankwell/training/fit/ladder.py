@@ -21,6 +21,7 @@ import torch
 from rankwell.core.errors import InputError, RankwellError, WriteError
 from rankwell.core.files import atomic_folder
 from rankwell.core.manifest import digest, read_object, write_json
+from rankwell.core.native import working_time
 from rankwell.core.progress import duration
 from rankwell.core.stopping import TimeIsUp, interruptible, time_limit
 from rankwell.corpus.formats import read_run, write_run
@@ -73,16 +74,16 @@ class Skipped:
 
 @dataclass
 class Clock:
-    """The time that is left of the given seconds. Finished rungs of an interrupted fit count, too."""
+    """The time that is left of the given seconds. Finished rungs of an interrupted fit count, compiling does not."""
 
     seconds: float
-    begin: float = field(default_factory=time.monotonic)
+    begin: float = field(default_factory=working_time)
     before: float = 0.0
 
     @property
     def left(self) -> float:
         """Seconds left."""
-        return self.seconds - self.before - (time.monotonic() - self.begin)
+        return self.seconds - self.before - (working_time() - self.begin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +208,7 @@ def _try_rung(task: FitTask, clock: Clock, step: Step, below: Rung, best: Rung, 
                 return obstacle
             size = task.samples.get(step.name)
             say(f"  … {step.title}" + (f", trained on {size:,} of {len(task.parts.fit):,} queries" if size else ""))
-            with time_limit(clock.left * (GIVEN_TIME if step.given else 1)):
+            with time_limit(clock.left * (GIVEN_TIME if step.given else 1), working_time):
                 return _make_rung(task, clock, step, below, best)
     except TimeIsUp:
         return Skipped(step, "the time was up before it was finished", late=True)
@@ -314,7 +315,7 @@ def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None, best
         rung = _read(task, step, key, folder)
         clock.before += rung.seconds
         return _judged(task, rung, best)
-    begin = time.monotonic()
+    begin = working_time()
     lowest = engine if step is ENGINE else bm25
     made, parts = lowest(task) if below is None else step.make(task, below), task.parts
     queries = [query for part in (parts.judged, parts.report) for query in part.queries]
@@ -328,7 +329,7 @@ def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None, best
         if not set(parts.report.qrels) <= set(held_out):
             report = rung.answer(task, parts.report.queries)
         rung = replace(rung, report=report)
-    rung = replace(rung, seconds=time.monotonic() - begin)
+    rung = replace(rung, seconds=working_time() - begin)
     _write(rung, folder)
     return rung
 
