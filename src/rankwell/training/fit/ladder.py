@@ -39,6 +39,7 @@ from rankwell.training.fit.rungs import (
     BASE,
     DEFAULT_SHARE,
     ENGINE,
+    TEXTS,
     FitTask,
     Rung,
     Step,
@@ -154,7 +155,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     tuned: Rung | None = None
     for step in ladder(task):
         stands_on = below if step.kind == "rerank" else own
-        if _is_repetition(step, stands_on, tried):
+        if _is_needless(step, stands_on, tried):
             continue
         rung = _try_rung(task, clock, step, stands_on, best, say)
         if step.name == ANALYSER and isinstance(rung, Rung) and _judged(task, rung, own).kept:
@@ -189,8 +190,10 @@ def _adopt(task: FitTask, rung: Rung) -> Rung:
     return replace(rung, system=rung.system.with_index(task.index))
 
 
-def _is_repetition(step: Step, below: Rung, tried: Sequence[Rung | Skipped]) -> bool:
-    """Whether a step was tried before and nothing is to be gained from it: on the same list, or by a poor re-ranker."""
+def _is_needless(step: Step, below: Rung, tried: Sequence[Rung | Skipped]) -> bool:
+    """Whether nothing is to be gained: a step was tried on the same list, is poor, or its vectors are stored."""
+    if step.name == TEXTS and any(isinstance(rung, Rung) and rung.step.name.startswith("hybrid") for rung in tried):
+        return True
     before = next((rung for rung in reversed(tried) if rung.step.name == step.name), None)
     if isinstance(before, Rung):
         return before.key == _key(step, below) or (step.kind == "rerank" and not before.kept)
@@ -250,18 +253,18 @@ def _obstacle(task: FitTask, clock: Clock, step: Step, below: Rung) -> Skipped |
 def _seconds(task: FitTask, step: Step, below: Rung, left: float) -> float:
     """How long a rung takes.
 
-    Where the time left is short, training starts from the next best bi-encoder, and then sees half of the queries as
-    often as it takes.
+    Where the time left is short, training starts from the next best bi-encoder, and then sees fewer and fewer of the
+    queries.
     """
     task.samples.pop(step.name, None)
     task.left = left
     with interruptible():
-        seconds, size = step.seconds(task, below), len(task.parts.fit) // 2
+        seconds, size = step.seconds(task, below), len(task.parts.fit) * 4 // 5
         while step.name == "encoder" and seconds > left and len(task.encoders) > 1:
             del task.encoders[task.start]
             seconds = step.seconds(task, below)
         while step.trains and seconds > left and size >= LEAST_SAMPLE:
-            task.samples[step.name], size = size, size // 2
+            task.samples[step.name], size = size, size * 4 // 5
             seconds = step.seconds(task, below)
     return seconds
 
@@ -286,7 +289,7 @@ def plan(task: FitTask, seconds: float) -> list[str]:
     below = Rung(System(first), Run(), {}, len(task.parts.judged))
     spent, possible, lacking = 0.0, ["BM25"], list[tuple[str, float]]()
     for step in dict.fromkeys(ladder(task)):
-        if _lacks_queries(task, step) is not None:
+        if _lacks_queries(task, step) is not None or (step.name == TEXTS and not lacking):
             continue
         try:
             needed = _seconds(task, step, below, seconds - spent)
@@ -337,14 +340,16 @@ def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None, best
 def _judged(task: FitTask, rung: Rung, best: Rung | None) -> Rung:
     """Decide whether a rung is kept: it must be better by a paired test. Without judgments, it is.
 
-    One that is there without fitting is kept unless it is worse, but it has to be better than the user's engine.
+    One that is there without fitting, or fitted with caution, is kept unless it is worse, but it has to be better than
+    the user's engine.
     """
     if best is None or not rung.count:
         return rung
     part = task.parts.judged.head(rung.count)
     runs = {"before": best.run, "with it": rung.run}
     [contrast] = compare(part.qrels, runs, task.measure, baseline="before").contrasts
-    given = rung.step.given and not best.engine
+    cautious = rung.step.cautious and rung.system.first_stage.share
+    given = (rung.step.given or cautious) and not best.engine
     shown, better = contrast.p < LEVEL, contrast.difference > 0
     return replace(rung, contrast=contrast, kept=better or not shown if given else better and shown)
 
