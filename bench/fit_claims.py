@@ -19,7 +19,7 @@ import gzip
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ class Cut:
         return folder
 
     def untrained(self, encoder: str = DEFAULT, hybrid: float | None = 0.7) -> System:
-        """BM25 and a bi-encoder, nothing fitted; its vectors are computed if they are not there."""
+        """BM25 and a bi-encoder, nothing fitted; vectors and word vectors are computed if they are not there."""
         pool = self.work / "pool"
         if not (pool / "parts").exists():
             dataset = FolderDataset(self.write(pool / "whole", self.parts))
@@ -106,7 +106,8 @@ class Cut:
         system = System.of_index(
             open_collection(str(pool / "parts"), pool).index, hybrid=hybrid, encoder=encoder, device=self.options.device
         )
-        system.first_stage.prepare()
+        first = system.first_stage
+        replace(first, words=0.5 * bool(first.share)).prepare()
         return system
 
     def fit(self, folder: Path, **options: Any) -> System:

@@ -33,14 +33,27 @@ def test_code_is_compiled_where_no_folder_for_a_cache_can_be_written() -> None:
 def test_what_is_waited_for_is_said_once_if_compiling_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     place: dict[str, object] = {}
     exec(compile(SOURCE, "<nowhere>", "exec"), place)
-    listeners = numba.core.event._registered["numba:compile"]
-    (compiler,) = (one for one in listeners if type(one).__qualname__ == "_announce.<locals>.Compiler")
-    monkeypatch.setattr(native_module, "LONG", compiler.seconds + 1e-9)
+    monkeypatch.setattr(native_module, "LONG", native_module._COMPILER.seconds + 1e-9)
     with pytest.warns(native_module.Notice, match="compiling native code, once per machine"):
         kernel(place["add_up"])(np.arange(5))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kernel(place["add_up"])(np.arange(5.0))
+
+
+def test_a_clock_stands_still_while_native_code_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, compiler = [100.0], native_module._Compiler()
+    monkeypatch.setattr(native_module, "_COMPILER", compiler)
+    monkeypatch.setattr(native_module.time, "monotonic", lambda: now[0])
+    event = numba.core.event.Event("numba:compile", numba.core.event.EventStatus.START)
+    times = [native_module.working_time()]
+    compiler.on_start(event)
+    now[0] = 102.0
+    times.append(native_module.working_time())
+    compiler.on_end(event)
+    now[0] = 103.5
+    times.append(native_module.working_time())
+    assert times == [100.0, 100.0, 101.5]
 
 
 def test_a_kernel_holds_no_arrays_after_it_returns() -> None:

@@ -60,6 +60,20 @@ def test_no_time_at_all_stops_at_once() -> None:
         spin(60)
 
 
+def test_a_limit_counts_the_seconds_of_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(stopping, "SOON", 0.01)
+
+    def work() -> None:
+        spin(0.1)
+        now[0] = 0.02  # only now does the clock go on
+        spin(60)
+
+    with pytest.raises(TimeIsUp), time_limit(0.01, lambda: now[0]):
+        work()
+    assert now == [0.02]
+
+
 def test_there_is_no_limit_in_other_threads() -> None:
     done = []
 

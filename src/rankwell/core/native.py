@@ -41,28 +41,40 @@ def allow_uncompiled(steps: int = SMALL) -> None:
     _uncompiled_steps = steps
 
 
+class _Compiler:
+    """What a first command waits for. It says so if the compiler takes over ``LONG`` seconds."""
+
+    seconds, depth, begin = 0.0, 0, 0.0
+
+    def on_start(self, _: object) -> None:
+        if self.depth == 0:
+            self.begin = time.monotonic()
+        self.depth += 1
+
+    def on_end(self, _: object) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            before, self.seconds = self.seconds, self.seconds + time.monotonic() - self.begin
+            if before < LONG <= self.seconds:
+                line = "compiling native code, once per machine: the next commands start at once"
+                warnings.warn(line, Notice, stacklevel=1)
+
+
+_COMPILER = _Compiler()
+
+
 @cache
-def _announce() -> None:
-    """Say what a first command waits for if the compiler takes over ``LONG`` seconds."""
-    from numba.core.event import Event, Listener, register
+def _listen() -> None:
+    """Let the compiler be timed."""
+    from numba.core.event import Listener, register
 
-    class Compiler(Listener):
-        seconds, depth, begin = 0.0, 0, 0.0
+    listener = type("Listener", (Listener,), {"on_start": _COMPILER.on_start, "on_end": _COMPILER.on_end})
+    register("numba:compile", listener())  # type: ignore[no-untyped-call]
 
-        def on_start(self, event: Event) -> None:
-            if self.depth == 0:
-                self.begin = time.monotonic()
-            self.depth += 1
 
-        def on_end(self, event: Event) -> None:
-            self.depth -= 1
-            if self.depth == 0:
-                before, self.seconds = self.seconds, self.seconds + time.monotonic() - self.begin
-                if before < LONG <= self.seconds:
-                    line = "compiling native code, once per machine: the next commands start at once"
-                    warnings.warn(line, Notice, stacklevel=1)
-
-    register("numba:compile", Compiler())  # type: ignore[no-untyped-call]
+def working_time() -> float:
+    """The seconds of a clock that stands still while native code is compiled."""
+    return (_COMPILER.begin if _COMPILER.depth else time.monotonic()) - _COMPILER.seconds
 
 
 class _Later:
@@ -76,7 +88,7 @@ class _Later:
     def _compiled(self) -> Any:
         from numba import njit
 
-        _announce()
+        _listen()
         if "no_cpython_wrapper" in self._options:
             return njit(**self._options)(self._function)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -20,15 +21,20 @@ class TimeIsUp(BaseException):
 
 
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise :class:`TimeIsUp` from the work inside after so many seconds.
+def time_limit(seconds: float, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
+    """Raise :class:`TimeIsUp` from the work inside after so many seconds of a clock, which may stand still at times.
 
     Works in the main thread, on systems with timers; elsewhere there is no limit.
     """
     if not _main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
-    with _stopped_by(signal.SIGALRM, TimeIsUp, lambda: signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN)):
+    end = clock() + seconds
+
+    def again() -> None:
+        signal.setitimer(signal.ITIMER_REAL, max(end - clock(), SOON), AGAIN)
+
+    with _stopped_by(signal.SIGALRM, TimeIsUp, again, early=lambda: clock() < end):
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3), AGAIN)
         try:
             yield
@@ -47,8 +53,13 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def _stopped_by(number: signal.Signals, kind: type[BaseException], later: Callable[[], object]) -> Iterator[None]:
-    """Raise an exception from the work inside on a signal, or call ``later`` while a compiler runs.
+def _stopped_by(
+    number: signal.Signals,
+    kind: type[BaseException],
+    later: Callable[[], object],
+    early: Callable[[], bool] = lambda: False,
+) -> Iterator[None]:
+    """Raise an exception from the work inside on a signal, or call ``later`` if it is ``early`` or a compiler runs.
 
     Native code may replace the exception by one of its own (safetensors does): any error that follows counts as it.
     """
@@ -56,7 +67,7 @@ def _stopped_by(number: signal.Signals, kind: type[BaseException], later: Callab
 
     def stop(_: int, frame: FrameType | None) -> None:
         nonlocal stopped
-        if _compiles(frame):
+        if early() or _compiles(frame):
             later()
             return
         stopped = True

@@ -1,4 +1,4 @@
-"""Curves: a measure over an option's values, per-query differences, and the course of a training."""
+"""Curves: a measure over an option's values, and per-query differences."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from rankwell.plots.pictures import new_picture, save_picture
 
 Line = tuple[Values, Values]
 """The option's values (X,) and, for each, the mean with the ends of its interval (X, 3)."""
-Points = tuple[Sequence[int], Sequence[float]]
-"""Steps, and the values logged at them."""
 
 DODGE = 0.008
 """Distance between the points of two lines at the same value, as a share of the axis."""
@@ -61,32 +59,4 @@ def draw_differences(differences: Sequence[float], path: Path, *, title: str, me
     axes.set_ylabel(f"Δ {measure}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title(title, fontsize=9)
-    save_picture(figure, path)
-
-
-def draw_training(losses: Mapping[str, Points], figures: Mapping[str, Points], path: Path, *, title: str = "") -> None:
-    """Draw the loss and the validation figures over the training steps."""
-    figure, axes = new_picture("drawing a training curve", 6.4, 3.6)
-    from matplotlib.ticker import MaxNLocator
-
-    axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_ylabel("loss")
-    # The validation figures get their own scale: a loss of 2 would flatten an RR@10 of 0.4.
-    sides = [(axes, losses, "-", 7)]
-    if figures:
-        right = axes.twinx()
-        right.set_ylabel("validation")
-        sides.append((right, figures, "o-", 0))
-    lines = []
-    for side, curves, style, colour in sides:
-        for number, (name, (steps, values)) in enumerate(curves.items()):
-            marked = style if len(steps) > 1 else "o"
-            lines += side.plot(
-                steps, values, marked, color=f"C{colour + number}", markersize=3, linewidth=1.2, label=name
-            )
-    if figures:
-        names = [str(line.get_label()) for line in lines]
-        figure.legend(lines, names, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    axes.set_title(title, fontsize=10, loc="left", parse_math=False)
     save_picture(figure, path)

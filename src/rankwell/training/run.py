@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_text, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import write_json
@@ -24,7 +23,6 @@ from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, find_model, model_digest
 from rankwell.training.data.prepare import Prepared, folder_digest, prepare
 from rankwell.training.first_stage import with_first_stage
-from rankwell.training.loop.log import METRICS, plot_training
 from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.recipe_reader import read_recipe, read_yaml
 from rankwell.training.results import (
@@ -140,8 +138,6 @@ def _run(recipe: Recipe, out: Path, pool: Path, device: str | None, say: Say) ->
         say(f"stage {stage.number} of {len(plan)}, {stage.name}: {state}")
         if result is None:
             result = run_stage(pool, planned, work)
-            if writes:
-                _draw_curve(stage_folder(pool, planned), stage.name)
         folder = stage_folder(pool, planned)
         run = measured_run(work, stage, folder)
         evaluation = None if run is None or dev is None else evaluate_split(dev, run, measures, depth)
@@ -170,13 +166,6 @@ def measured_run(work: Work, stage: RecipeStage[Any], folder: Path) -> Run | Non
         return None
     path = work.dev_run_path(folder)
     return read_run(write_once(path, lambda: write_run(measure(work, stage, folder), path)), name=folder.name)
-
-
-def _draw_curve(folder: Path, stage: str) -> None:
-    """Plot the loss and validation figures of a stage that trained, beside its log."""
-    if (folder / METRICS).is_file():
-        with suppress(MissingExtraError, InputError):  # nothing to draw with, or nothing to draw
-            plot_training(folder, folder / "training.png", title=stage)
 
 
 def plan_recipe(

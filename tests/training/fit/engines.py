@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.corpus.records import Document, Query, Run
+from rankwell.models.bi_encoder import BiEncoder
 
 Search = Callable[[str], Iterable[tuple[str, float]]]
 
@@ -89,8 +90,8 @@ def lancedb(documents: Sequence[Document]) -> Iterator[Search]:
 
 
 @contextmanager
-def postgresql(documents: Sequence[Document]) -> Iterator[Search]:
-    """PostgreSQL's full-text search, in a server of its own."""
+def postgres_server() -> Iterator[Any]:
+    """A connection to a PostgreSQL server of its own."""
     try:
         import psycopg
     except ImportError:
@@ -112,22 +113,69 @@ def postgresql(documents: Sequence[Document]) -> Iterator[Search]:
         call("initdb", "--auth=trust", "--username=test", "--encoding=UTF8", "--no-sync")
         call("pg_ctl", "start", "-w", "-l", f"{folder}/log", "-o", f"-k {folder} -c listen_addresses=''")
         with psycopg.connect(host=str(folder), user="test", dbname="postgres", autocommit=True) as connection:
-            connection.execute("CREATE TABLE docs (id text, text text, tsv tsvector)")
-            with connection.cursor() as cursor:
-                insert = "INSERT INTO docs VALUES (%s, %s, to_tsvector('english', %s))"
-                cursor.executemany(insert, [(d.docid, d.text, d.text) for d in documents])
-            found = (
-                "SELECT id, ts_rank_cd(tsv, query) AS score FROM docs, websearch_to_tsquery('english', %s) query "
-                "WHERE tsv @@ query ORDER BY score DESC, id LIMIT 100"
-            )
-            yield lambda text: connection.execute(found, [" or ".join(words_of(text))])
+            yield connection
     finally:
         if (folder / "data" / "postmaster.pid").exists():
             call("pg_ctl", "stop", "-w", "-m", "immediate")
         shutil.rmtree(folder, ignore_errors=True)
 
 
-ENGINES = {"SQLite": sqlite, "tantivy": tantivy, "LanceDB": lancedb, "PostgreSQL": postgresql}
+@contextmanager
+def postgresql(documents: Sequence[Document]) -> Iterator[Search]:
+    """PostgreSQL's full-text search."""
+    with postgres_server() as connection:
+        connection.execute("CREATE TABLE docs (id text, tsv tsvector)")
+        with connection.cursor() as cursor:
+            insert = "INSERT INTO docs VALUES (%s, to_tsvector('english', %s))"
+            cursor.executemany(insert, [(d.docid, d.text) for d in documents])
+        found = (
+            "SELECT id, ts_rank_cd(tsv, query) AS score FROM docs, websearch_to_tsquery('english', %s) query "
+            "WHERE tsv @@ query ORDER BY score DESC, id LIMIT 100"
+        )
+        yield lambda text: connection.execute(found, [" or ".join(words_of(text))])
+
+
+@contextmanager
+def pgvector(documents: Sequence[Document]) -> Iterator[Search]:
+    """PostgreSQL's full-text search and pgvector's, joined by reciprocal ranks, as docs/your-engine.md does."""
+    with postgres_server() as connection:
+        try:
+            connection.execute("CREATE EXTENSION vector")
+        except connection.Error as error:
+            if "vector.control" not in str(error) and "is not available" not in str(error):
+                raise
+            raise MissingError("apt-get install postgresql-15-pgvector, or that of another version") from None
+        encoder = BiEncoder.from_pretrained("rankwell-mini", device="cpu")
+        connection.execute("CREATE TABLE docs (id text, tsv tsvector, embedding vector(384))")
+        with connection.cursor() as cursor:
+            insert = "INSERT INTO docs VALUES (%s, to_tsvector('english', %s), %s::vector)"
+            vectors = encoder.encode_documents([d.text for d in documents]).tolist()
+            cursor.executemany(insert, [(d.docid, d.text, str(own)) for d, own in zip(documents, vectors, strict=True)])
+
+        def values(text: str) -> list[str]:
+            [vector] = encoder.encode_queries([text]).tolist()
+            return [" or ".join(words_of(text)), str(vector)]
+
+        yield lambda text: connection.execute(RANKS_JOINED, values(text))
+
+
+RANKS_JOINED = """
+WITH words AS (
+  SELECT id, row_number() OVER (ORDER BY ts_rank_cd(tsv, query) DESC, id) AS place
+  FROM docs, websearch_to_tsquery('english', %s) query WHERE tsv @@ query ORDER BY place LIMIT 100
+), meaning AS (
+  SELECT id, row_number() OVER (ORDER BY embedding <=> %s::vector, id) AS place FROM docs ORDER BY place LIMIT 100
+)
+SELECT id, sum(1.0 / (60 + place))::float AS score FROM (TABLE words UNION ALL TABLE meaning) AS both_lists
+GROUP BY id ORDER BY score DESC, id LIMIT 100
+"""
+ENGINES = {
+    "SQLite": sqlite,
+    "tantivy": tantivy,
+    "LanceDB": lancedb,
+    "PostgreSQL": postgresql,
+    "PostgreSQL with pgvector": pgvector,
+}
 
 
 def run_of(engine: str, documents: Sequence[Document], queries: Sequence[Query]) -> Run:

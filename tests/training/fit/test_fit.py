@@ -28,8 +28,12 @@ from rankwell.core.stopping import TimeIsUp
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate
+from rankwell.rank.dense import search_both
 from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.fusion import Shares, before_rest, fuse
+from rankwell.rank.ranker import open_ranker
 from rankwell.rank.system import System
+from rankwell.rank.tuning import share_grid
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.training.fit import ladder
@@ -232,6 +236,74 @@ def test_few_queries_tune_settings_but_train_nothing(tmp_path: Path, tiny_bi_enc
     assert "30 queries (cross-validated)" in said
     page = (system.folder / "report.html").read_text()
     assert "30 queries, cross-validated: the same queries that steps were chosen on" in page
+
+
+def test_few_queries_move_the_weight_a_little_and_it_stays_unless_it_is_worse(
+    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = take(tmp_path / "data", 30, "train")
+    steps = [step for step in every_step(FitTask(str(data), tmp_path / "few")) if step.name in ("hybrid", "tuned")]
+    assert [step.cautious for step in steps] == [False, True]
+    assert not named("tuned").cautious  # with many queries, it has to be shown to be better
+    steps[0] = replace(steps[0], make=lambda task, below: hybrid(task, below, tiny_bi_encoder))
+    monkeypatch.setattr(ladder, "ladder", lambda task: steps)
+    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, data)
+    tuned = rungs(system)["tuned"]
+    test = tuned["against the rung below"]
+    assert tuned["kept"] == (test["difference"] > 0 or test["p"] >= 0.05)
+    queries, qrels = open_dataset(data).queries("train"), open_dataset(data).qrels("train")
+    first = FirstStage(system.index, encoder=tiny_bi_encoder, share=0.7)
+    runs = search_both(system.index, first.dense, queries, first.bm25)
+    figures = [
+        evaluate(qrels, fuse(runs, Shares.hybrid(share / 10), depth=100), "RR@10").mean["RR@10"]
+        for share in range(1, 11)
+    ]
+    best = (1 + figures.index(max(figures))) / 10
+    weight = float(re.search(r"weight ([\d.]+)", tuned["system"])[1])  # type: ignore[index]
+    assert abs(weight - 0.7) <= 0.3
+    assert abs(weight - 0.7) < abs(best - 0.7) or best == pytest.approx(0.7)
+
+
+def hybrid(task: FitTask, below: Rung, encoder: Path) -> Rung:
+    system = System(FirstStage(task.index, encoder=encoder, share=0.7))
+    return Rung(system, system.search(task.parts.judged.queries, 100), {})
+
+
+def test_without_time_for_all_vectors_the_best_documents_are_compared_word_by_word(
+    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = take(tmp_path / "data", 30, "train")
+
+    def steps(task: FitTask) -> list[Step]:
+        """All vectors take too long."""
+        long = replace(named("hybrid"), seconds=lambda task, below: 1e6)
+        return [long, *(step for step in every_step(task) if step.name == "texts")]
+
+    monkeypatch.setattr(ladder, "ladder", steps)
+    monkeypatch.setattr(ladder, "LEVEL", 1.1)  # whatever is better is kept
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
+    assert "this machine has time for: BM25, words of the best documents" in said
+    record = rungs(system)["texts"]
+    queries, qrels = open_dataset(data).queries("train"), open_dataset(data).qrels("train")
+    first = System.of_index(system.index).search(queries, 100)
+    top = first.head(10)
+    words = open_ranker(tiny_bi_encoder, words=True, device="cpu").rerank(top, queries, system.index)
+    if record["kept"]:
+        assert system.ranker is not None
+        assert system.first_stage.encoder is None  # so that no vectors are made
+        assert system.reranker.rerank(top, queries, system.index) == words
+    best = max(
+        evaluate(qrels, before_rest(fuse({"first": top, "model": words}, shares), first), "RR@10").mean["RR@10"]
+        for shares in share_grid(["model", "first"])
+        if shares.first < 1
+    )
+    assert record["judged"]["RR@10"]["mean"] <= best + 1e-9
+    # With the vectors there, they are stored, and this is not tried.
+    monkeypatch.setattr(
+        ladder, "ladder", lambda task: [step for step in every_step(task) if step.name in ("hybrid", "texts")]
+    )
+    system, _ = fitted(tmp_path / "other", tiny_bi_encoder, data)
+    assert list(rungs(system)) == ["bm25", "hybrid"]
 
 
 def test_names_in_code_are_split_and_titles_weighed_where_that_is_better(tmp_path: Path, tiny_bi_encoder: Path) -> None:

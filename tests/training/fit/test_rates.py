@@ -11,15 +11,17 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from tests.training import toys
 from tests.training.fit.fitting import named, perfect
 from tests.training.fit.test_parts import write_splits
 
 from rankwell import sample
-from rankwell.corpus.datasets import open_dataset
-from rankwell.retrieve.index import Index
-from rankwell.training.fit.ladder import _seconds
-from rankwell.training.fit.parts import divide, measure_pairs, schedule
+from rankwell.core import native
+from rankwell.models.devices import Computing
+from rankwell.training.fit import parts
+from rankwell.training.fit.ladder import Clock, _seconds
+from rankwell.training.fit.parts import Rates, schedule, training_factor
 from rankwell.training.fit.rungs import FitTask, Step, _reading, bm25
 
 
@@ -31,9 +33,18 @@ def test_a_step_trains_on_fewer_queries_where_the_time_is_short(tmp_path: Path) 
     below: Any = None
     assert [(_seconds(task, step, below, left), task.samples.get("s")) for left in (6000, 3000, 1)] == [
         (4800.0, None),
-        (2400.0, 2400),
-        (1200.0, 1200),  # it would need more than is left, but with fewer queries nothing is learned
+        (2457.0, 2457),
+        (1005.0, 1005),  # it would need more than is left, but with fewer queries nothing is learned
     ]
+
+
+def test_compiling_takes_nothing_of_the_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(native.time, "monotonic", lambda: now[0])
+    clock = Clock(60.0)
+    now[0] = 75.0
+    monkeypatch.setattr(native._COMPILER, "seconds", native._COMPILER.seconds + 70.0)
+    assert clock.left == pytest.approx(55.0)
 
 
 def test_wider_bi_encoders_are_trained_at_a_lower_rate(tmp_path: Path) -> None:
@@ -45,18 +56,16 @@ def test_wider_bi_encoders_are_trained_at_a_lower_rate(tmp_path: Path) -> None:
         config = {"model_type": "bert", "hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 12}
         config |= {"intermediate_size": 8, "vocab_size": 9, "max_position_embeddings": 16}
         (folder / "config.json").write_text(json.dumps(config))
-        rates.append(schedule(task.parts.fit, str(folder), "cpu")["learning_rate"])
+        planned = schedule(task.parts.fit, str(folder), "cpu")
+        assert planned["best"] == "last"  # on a CPU, checkpoints are not compared
+        rates.append(planned["learning_rate"])
     assert rates == [2e-4, 5e-5]
 
 
-def test_training_is_timed_with_the_model_that_is_trained(
-    tmp_path: Path, tiny_bi_encoder: Path, tiny_checkpoint: Path
-) -> None:
-    data = open_dataset(sample.FOLDER)
-    index, parts = Index.build(data.documents(), tmp_path / "index"), divide(data, train=None, report=None, seed=1)
-    starts = (str(tiny_bi_encoder), str(tiny_checkpoint), "rankwell-mini")  # the second is a cross-encoder
-    bi_encoder, ranker, larger = (measure_pairs(index, parts, start, "cpu") for start in starts)
-    assert min(bi_encoder, ranker) > 2 * larger  # some fifty times
+def test_training_is_timed_with_the_model_that_is_trained(tmp_path: Path, tiny_bi_encoder: Path) -> None:
+    task = FitTask(str(sample.FOLDER), tmp_path / "system", device="cpu")
+    tiny, larger = (task.pairs_a_second(start) for start in (str(tiny_bi_encoder), "rankwell-mini"))
+    assert tiny > 2 * larger  # some fifty times
 
 
 def test_the_training_of_a_reranker_is_timed_by_a_few_steps_if_a_guess_will_not_do(
@@ -87,12 +96,41 @@ def test_training_starts_from_the_best_encoder_that_fits_into_the_time(tmp_path:
     ]
 
 
-@pytest.mark.parametrize(("left", "expected"), [(1.0, (10, 200)), (240.0, (10, 1000)), (10_000.0, (100, 1000))])
-def test_a_reranker_as_it_is_is_compared_on_200_queries_however_short_the_time(
-    left: float, expected: tuple[int, int]
+@pytest.mark.parametrize(
+    ("share", "left", "expected"),
+    [
+        (0.7, 1.0, (10, 200)),
+        (0.7, 60.0, (10, 200)),
+        (0.7, 240.0, (20, 500)),
+        (0.7, 10_000.0, (100, 1000)),
+        (0.0, 240.0, (20, 860)),  # there is no time for a bi-encoder, so there will be none for what follows
+    ],
+)
+def test_a_reranker_as_it_is_reads_deeper_before_it_is_compared_on_more_queries(
+    share: float, left: float, expected: tuple[int, int]
 ) -> None:
     task: Any = SimpleNamespace(left=left, scored_a_second=lambda model: 100.0, reported=100)
-    many: Any = SimpleNamespace(count=1000)
-    few: Any = SimpleNamespace(count=60)
+    system = SimpleNamespace(first_stage=SimpleNamespace(share=share))
+    many: Any = SimpleNamespace(count=1000, system=system)
+    few: Any = SimpleNamespace(count=60, system=system)
     assert _reading(task, many, "a model") == expected
     assert _reading(task, few, "a model")[1] == 60
+
+
+def test_training_is_timed_in_its_own_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16 where the CPU is fast in it; there, training is dearer than encoding by more than usual."""
+    asked, factors = [], []
+
+    def open_encoder(name: str, how: Computing) -> Any:
+        asked.append(how.precision)
+        return SimpleNamespace(encode_documents=len, encode_queries=len, device=torch.device("cpu"))
+
+    monkeypatch.setattr(parts, "open_encoder", open_encoder)
+    for fast in (True, False):
+        monkeypatch.setattr(parts, "is_fast_in_bf16", lambda fast=fast: fast)
+        task = FitTask(str(sample.FOLDER), tmp_path / "system", device="cpu")
+        assert task.pairs_a_second("a model") > 0
+        factors.append(training_factor("cpu"))
+    assert asked == ["auto", "fp32"]
+    assert factors == [7.0, 3.5]
+    assert Rates(documents=30.0, queries=60.0).pairs == pytest.approx(20.0)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rankwell.core.errors import InputError, MissingExtraError, RankwellError
-from rankwell.training.loop.log import METRICS, TrainingLog, is_training, plot_training, read_metrics
+from rankwell.core.errors import InputError
+from rankwell.training.loop.log import METRICS, TrainingLog, read_metrics
 
 
 def train_row(step: int, loss: float = 1.0) -> dict[str, float | str | None]:
@@ -143,7 +143,7 @@ class TestResuming:
 class TestReading:
     def test_training_and_validation_are_told_apart(self, tmp_path: Path) -> None:
         rows = write_log(tmp_path, 4)
-        assert [is_training(row) for row in rows] == [True, True, False, True, True, False]
+        assert ["learning_rate" in row for row in rows] == [True, True, False, True, True, False]
 
     @pytest.mark.parametrize("line", ["{step: 1}", "[1]", '{"loss": 1.0}', '{"step": "1"}'])
     def test_a_broken_line_is_named(self, tmp_path: Path, line: str) -> None:
@@ -155,37 +155,3 @@ class TestReading:
     def test_a_folder_without_a_log(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=f"{METRICS}: no such file"):
             read_metrics(tmp_path)
-
-
-class TestDrawing:
-    @pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")])
-    def test_a_picture_of_each_kind(self, tmp_path: Path, name: str, begins: bytes) -> None:
-        pytest.importorskip("matplotlib")
-        write_log(tmp_path, 6)
-        plot_training(tmp_path, tmp_path / name, title="listwise, $5")
-        assert (tmp_path / name).read_bytes().startswith(begins)
-
-    def test_loss_and_figures_are_drawn_with_their_names(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        figure = pytest.importorskip("matplotlib.figure")
-        drawn: list[Any] = []
-        plain = figure.Figure.savefig
-        monkeypatch.setattr(figure.Figure, "savefig", lambda self, *a, **k: (drawn.append(self), plain(self, *a, **k)))
-        write_log(tmp_path, 4)
-        plot_training(tmp_path, tmp_path / "curve.png")
-        left, right = drawn[0].axes
-        assert [line.get_label() for line in left.get_lines()] == ["loss"]
-        assert list(left.get_lines()[0].get_ydata()) == [1, 1 / 2, 1 / 3, 1 / 4]
-        assert [line.get_label() for line in right.get_lines()] == ["RR@10"]
-        assert list(right.get_lines()[0].get_xdata()) == [2, 4]
-
-    def test_mistakes_are_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / METRICS).write_text("")
-        with pytest.raises(RankwellError, match=r"a\.gif: expected a name that ends in \.png, \.svg, \.pdf"):
-            plot_training(tmp_path, tmp_path / "a.gif")
-        with pytest.raises(InputError, match="nothing to draw"):
-            plot_training(tmp_path, tmp_path / "a.png")
-        write_log(tmp_path, 2)
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-        with pytest.raises(MissingExtraError, match=r"pip install 'rankwell\[plots\]'"):
-            plot_training(tmp_path, tmp_path / "a.png")
-        assert not (tmp_path / "a.png").exists()

@@ -260,12 +260,6 @@ def test_what_is_kept_can_be_cut_further(trained: tuple[Path, Trained]) -> None:
     assert few.per_query(~few.relevant).max() <= 2
 
 
-def test_a_stage_that_trained_has_a_picture_of_it(trained: tuple[Path, Trained]) -> None:
-    pytest.importorskip("matplotlib")
-    drawn = {path.parent.name.split("-")[1] for path in (trained[0] / "stages").glob("*/training.png")}
-    assert drawn == {"pretrain", "pointwise", "listwise"}
-
-
 def test_errors_name_the_stage_as_the_recipe_does(data: Path, start: Path, tmp_path: Path) -> None:
     for settings, problem in (
         ({"stages.late": "{kind: duo, depth: 20}"}, "stages.late compares the first documents"),

@@ -21,6 +21,7 @@ import torch
 from rankwell.core.errors import InputError, RankwellError, WriteError
 from rankwell.core.files import atomic_folder
 from rankwell.core.manifest import digest, read_object, write_json
+from rankwell.core.native import working_time
 from rankwell.core.progress import duration
 from rankwell.core.stopping import TimeIsUp, interruptible, time_limit
 from rankwell.corpus.formats import read_run, write_run
@@ -38,6 +39,7 @@ from rankwell.training.fit.rungs import (
     BASE,
     DEFAULT_SHARE,
     ENGINE,
+    TEXTS,
     FitTask,
     Rung,
     Step,
@@ -73,16 +75,16 @@ class Skipped:
 
 @dataclass
 class Clock:
-    """The time that is left of the given seconds. Finished rungs of an interrupted fit count, too."""
+    """The time that is left of the given seconds. Finished rungs of an interrupted fit count, compiling does not."""
 
     seconds: float
-    begin: float = field(default_factory=time.monotonic)
+    begin: float = field(default_factory=working_time)
     before: float = 0.0
 
     @property
     def left(self) -> float:
         """Seconds left."""
-        return self.seconds - self.before - (time.monotonic() - self.begin)
+        return self.seconds - self.before - (working_time() - self.begin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +155,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     tuned: Rung | None = None
     for step in ladder(task):
         stands_on = below if step.kind == "rerank" else own
-        if _is_repetition(step, stands_on, tried):
+        if _is_needless(step, stands_on, tried):
             continue
         rung = _try_rung(task, clock, step, stands_on, best, say)
         if step.name == ANALYSER and isinstance(rung, Rung) and _judged(task, rung, own).kept:
@@ -188,8 +190,10 @@ def _adopt(task: FitTask, rung: Rung) -> Rung:
     return replace(rung, system=rung.system.with_index(task.index))
 
 
-def _is_repetition(step: Step, below: Rung, tried: Sequence[Rung | Skipped]) -> bool:
-    """Whether a step was tried before and nothing is to be gained from it: on the same list, or by a poor re-ranker."""
+def _is_needless(step: Step, below: Rung, tried: Sequence[Rung | Skipped]) -> bool:
+    """Whether nothing is to be gained: a step was tried on the same list, is poor, or its vectors are stored."""
+    if step.name == TEXTS and any(isinstance(rung, Rung) and rung.step.name.startswith("hybrid") for rung in tried):
+        return True
     before = next((rung for rung in reversed(tried) if rung.step.name == step.name), None)
     if isinstance(before, Rung):
         return before.key == _key(step, below) or (step.kind == "rerank" and not before.kept)
@@ -207,7 +211,7 @@ def _try_rung(task: FitTask, clock: Clock, step: Step, below: Rung, best: Rung, 
                 return obstacle
             size = task.samples.get(step.name)
             say(f"  … {step.title}" + (f", trained on {size:,} of {len(task.parts.fit):,} queries" if size else ""))
-            with time_limit(clock.left * (GIVEN_TIME if step.given else 1)):
+            with time_limit(clock.left * (GIVEN_TIME if step.given else 1), working_time):
                 return _make_rung(task, clock, step, below, best)
     except TimeIsUp:
         return Skipped(step, "the time was up before it was finished", late=True)
@@ -249,18 +253,18 @@ def _obstacle(task: FitTask, clock: Clock, step: Step, below: Rung) -> Skipped |
 def _seconds(task: FitTask, step: Step, below: Rung, left: float) -> float:
     """How long a rung takes.
 
-    Where the time left is short, training starts from the next best bi-encoder, and then sees half of the queries as
-    often as it takes.
+    Where the time left is short, training starts from the next best bi-encoder, and then sees fewer and fewer of the
+    queries.
     """
     task.samples.pop(step.name, None)
     task.left = left
     with interruptible():
-        seconds, size = step.seconds(task, below), len(task.parts.fit) // 2
+        seconds, size = step.seconds(task, below), len(task.parts.fit) * 4 // 5
         while step.name == "encoder" and seconds > left and len(task.encoders) > 1:
             del task.encoders[task.start]
             seconds = step.seconds(task, below)
         while step.trains and seconds > left and size >= LEAST_SAMPLE:
-            task.samples[step.name], size = size, size // 2
+            task.samples[step.name], size = size, size * 4 // 5
             seconds = step.seconds(task, below)
     return seconds
 
@@ -285,7 +289,7 @@ def plan(task: FitTask, seconds: float) -> list[str]:
     below = Rung(System(first), Run(), {}, len(task.parts.judged))
     spent, possible, lacking = 0.0, ["BM25"], list[tuple[str, float]]()
     for step in dict.fromkeys(ladder(task)):
-        if _lacks_queries(task, step) is not None:
+        if _lacks_queries(task, step) is not None or (step.name == TEXTS and not lacking):
             continue
         try:
             needed = _seconds(task, step, below, seconds - spent)
@@ -314,7 +318,7 @@ def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None, best
         rung = _read(task, step, key, folder)
         clock.before += rung.seconds
         return _judged(task, rung, best)
-    begin = time.monotonic()
+    begin = working_time()
     lowest = engine if step is ENGINE else bm25
     made, parts = lowest(task) if below is None else step.make(task, below), task.parts
     queries = [query for part in (parts.judged, parts.report) for query in part.queries]
@@ -328,7 +332,7 @@ def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None, best
         if not set(parts.report.qrels) <= set(held_out):
             report = rung.answer(task, parts.report.queries)
         rung = replace(rung, report=report)
-    rung = replace(rung, seconds=time.monotonic() - begin)
+    rung = replace(rung, seconds=working_time() - begin)
     _write(rung, folder)
     return rung
 
@@ -336,14 +340,16 @@ def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None, best
 def _judged(task: FitTask, rung: Rung, best: Rung | None) -> Rung:
     """Decide whether a rung is kept: it must be better by a paired test. Without judgments, it is.
 
-    One that is there without fitting is kept unless it is worse, but it has to be better than the user's engine.
+    One that is there without fitting, or fitted with caution, is kept unless it is worse, but it has to be better than
+    the user's engine.
     """
     if best is None or not rung.count:
         return rung
     part = task.parts.judged.head(rung.count)
     runs = {"before": best.run, "with it": rung.run}
     [contrast] = compare(part.qrels, runs, task.measure, baseline="before").contrasts
-    given = rung.step.given and not best.engine
+    cautious = rung.step.cautious and rung.system.first_stage.share
+    given = (rung.step.given or cautious) and not best.engine
     shown, better = contrast.p < LEVEL, contrast.difference > 0
     return replace(rung, contrast=contrast, kept=better or not shown if given else better and shown)
 

@@ -21,7 +21,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from rankwell.core.errors import Notice, RankwellError
-from rankwell.core.files import atomic_folder
+from rankwell.core.files import atomic_folder, link_tree
+from rankwell.core.manifest import write_json
 from rankwell.corpus.datasets import ALL, Dataset, FolderDataset, NoDatasetError
 from rankwell.corpus.formats import read_run, write_documents, write_qrels, write_queries
 from rankwell.corpus.formats.tables import HF_PREFIX
@@ -30,9 +31,9 @@ from rankwell.corpus.sources import collection_digest, open_collection, resolve_
 from rankwell.evaluation.breakdowns import compare_depths
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.devices import Computing, chosen_device
-from rankwell.rank.ranker import Ranker, open_ranker
-from rankwell.rank.rankers import open_encoder
+from rankwell.models.devices import Computing, chosen_device, is_fast_in_bf16
+from rankwell.rank.ranker import open_ranker
+from rankwell.rank.rankers import WORDS, open_encoder
 from rankwell.retrieve.index import Index
 from rankwell.training.recipe import DEV_NAMES
 from rankwell.training.stage_options.first_stages import EncoderOptions
@@ -263,32 +264,24 @@ class Rates:
     queries: float
 
     @classmethod
-    def measure(cls, index: Index, parts: Parts, encoder: str, device: str | None) -> Rates:
-        """Encode some of the documents and queries."""
-        opened = open_encoder(encoder, Computing(device))
+    def measure(cls, index: Index, parts: Parts, encoder: str, device: str | None, *, training: bool = False) -> Rates:
+        """Encode some of the documents and queries, in the precision of ``training`` or that of a search."""
+        fp32 = training and chosen_device(device).type == "cpu" and not is_fast_in_bf16()
+        opened = open_encoder(encoder, Computing(device, "fp32" if fp32 else "auto"))
         texts, queries = _texts(index, parts)
         step = AT_A_TIME["cuda" if opened.device.type == "cuda" else "cpu"]
         return cls(_rate(opened.encode_documents, texts, step), _rate(opened.encode_queries, queries, step))
 
-
-def measure_pairs(index: Index, parts: Parts, start: str, device: str | None) -> float:
-    """Pairs of query and document a second that a model reads joined, in the precision of training."""
-    cuda = chosen_device(device).type == "cuda"
-    computing = Computing(device, "auto" if cuda else "fp32")
-    step = AT_A_TIME["cuda" if cuda else "cpu"]
-    texts, queries = _texts(index, parts)
-    pairs = [(queries[place % len(queries)], text) for place, text in enumerate(texts)]
-    if describe(find_model(start)).has_vectors:
-        encoder = open_encoder(start, computing)
-        return _rate(encoder.encode_documents, [f"{query} {text}" for query, text in pairs], step)
-    ranker = Ranker.from_pretrained(start, **vars(computing))
-    return _rate(lambda some: ranker.predict(some), pairs, step)
+    @property
+    def pairs(self) -> float:
+        """Pairs of a query and a document a second."""
+        return 1 / (1 / self.documents + 1 / self.queries)
 
 
 def measure_ranker(index: Index, parts: Parts, model: str, device: str | None) -> float:
     """Pairs of query and document a second that a re-ranker scores."""
     texts, queries = _texts(index, parts)
-    pairs = [(queries[place % len(queries)], text) for place, text in enumerate(texts)]
+    pairs = [(queries[place // 10 % len(queries)], text) for place, text in enumerate(texts)]  # as in lists of ten
     ranker = open_ranker(model, device=device)
     return _rate(lambda some: ranker.predict(some), pairs, AT_A_TIME[chosen_device(device).type])
 
@@ -325,13 +318,51 @@ WIDTH = 384
 
 
 def schedule(fit: Part, encoder: str, device: str | None) -> dict[str, Any]:
-    """Epochs, batch and rate of a bi-encoder: many documents in a batch, unless that leaves too few steps."""
-    usual = EncoderOptions()
-    epochs = usual.epochs if chosen_device(device).type == "cuda" else CPU_EPOCHS
+    """Epochs, batch and rate of a bi-encoder: many documents in a batch, unless that leaves too few steps.
+
+    On a CPU, comparing checkpoints would take about as long as training.
+    """
+    usual, cuda = EncoderOptions(), chosen_device(device).type == "cuda"
+    epochs = usual.epochs if cuda else CPU_EPOCHS
     batch = max(LEAST_BATCH, min(usual.batch, int(epochs * fit.pairs) // LEAST_STEPS))
     checkpoint = describe(find_model(encoder))
     width = checkpoint.dimensions().hidden_size if checkpoint.settings else WIDTH  # a chain's encoder is further down
-    return {"epochs": epochs, "batch": batch, "learning_rate": usual.learning_rate * min(1, WIDTH / width) ** 2}
+    rate = usual.learning_rate * min(1, WIDTH / width) ** 2
+    last = {} if cuda else {"best": "last", "tune_queries": LEAST_TO_FIT}
+    return {"epochs": epochs, "batch": batch, "learning_rate": rate, **last}
+
+
+POINTWISE: Mapping[str, Any] = {"epochs": 1, "batch": 32, "negatives": 1, "learning_rate": 1e-4, "best": "last"}
+LISTWISE: Mapping[str, Any] = {
+    "epochs": 2,
+    "batch": 16,
+    "negatives": 15,
+    "learning_rate": 5e-5,
+    "head": "pointwise",
+    "running_mean": 0.999,
+    "best": "last",
+}
+"""How a re-ranker is trained: as in recipes/fit.yaml."""
+TIMED_STEPS = {"cuda": (60, 16), "cpu": (1, 4)}
+"""Steps, and lists in a step, that tell how fast a re-ranker is trained here: the last twenty count."""
+ADAPTER_SECONDS = 5e-4
+"""Training an adapter, for each pair and epoch: measured with vectors of width 384 on two ARM cores."""
+BACKWARD, AUTOCAST = 3.5, 7.0
+"""Training on a text costs about this many times as much as encoding it, also in bf16 on a CPU."""
+
+
+def training_factor(device: str | None) -> float:
+    """How many times as long training on a text takes as encoding it in the same precision."""
+    return AUTOCAST if chosen_device(device).type == "cpu" and is_fast_in_bf16() else BACKWARD
+
+
+def as_word_ranker(encoder: Path, folder: Path) -> Path:
+    """A bi-encoder as a re-ranker, which makes word vectors of the texts it is given."""
+    if not folder.exists():
+        with atomic_folder(folder) as temporary:
+            link_tree(encoder, temporary)
+            write_json(temporary / f"{WORDS}.json", {})
+    return folder
 
 
 # Titles or headings as queries, for documents without judged queries

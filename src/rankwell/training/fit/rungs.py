@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from rankwell.corpus.analyser import Analyzer
@@ -28,7 +29,7 @@ from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, before_rest, fuse
 from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.ranker import open_ranker
-from rankwell.rank.rankers import open_encoder
+from rankwell.rank.rankers import WORDS, open_encoder
 from rankwell.rank.system import System
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
@@ -36,22 +37,27 @@ from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import built_with, choose_analyzer, other_analyzers, tune_bm25
 from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.parts import (
+    ADAPTER_SECONDS,
     CHOOSE,
     FIT,
     LEAST_TO_FIT,
+    LISTWISE,
+    POINTWISE,
+    TIMED_STEPS,
     Kind,
     Part,
     Parts,
     Rates,
+    as_word_ranker,
     depth_that_pays,
     divide,
     engine_run,
     mean_words,
-    measure_pairs,
     measure_ranker,
     only,
     open_data,
     schedule,
+    training_factor,
     write_parts,
 )
 from rankwell.training.loop.log import read_metrics
@@ -64,40 +70,24 @@ ENCODER = DEFAULT
 """The bi-encoder to begin with."""
 K = 100
 """Documents per query in the runs that are measured."""
-DEFAULT_SHARE = 0.7
-"""The bi-encoder's share that is not tuned."""
+DEFAULT_SHARE, PULL = 0.7, 2 / 3
+"""The bi-encoder's share that is not tuned, and how strongly one that is tuned on few queries is pulled to it."""
 GRID_K1, GRID_B = (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0, 4.0), (0.1, 0.3, 0.5, 0.7, 0.9)
 """Values of k1 and b to choose from."""
 TITLE_WEIGHTS, ANALYSER, INDEXED = (3.0,), "analyser", 10_000
 """Weights of titles to try, the step that does, and about how many documents are indexed in a second."""
 DEPTHS = (10, 20, 50, 100)
 """Depths of re-ranking to choose from."""
-READING_TIME = 0.5
-"""The part of the time left that a re-ranker as it is may take."""
-BACKWARD = 3.5
-"""Training on a text costs about this many times as much as encoding it."""
-LEAST_READ = 200
-"""A re-ranker as it is is compared on at least so many queries, where there are as many."""
-TIMED_STEPS = {"cuda": (60, 16), "cpu": (1, 4)}
-"""Steps, and lists in a step, that tell how fast a re-ranker is trained here: the last twenty count."""
+READING_TIME, ALONE = 0.5, 0.8
+"""The part of the time left that a re-ranker as it is may take, also where there was none for a bi-encoder."""
+LEAST_READ, ENOUGH_READ = 200, 500
+"""A re-ranker as it is is compared on at least so many queries, where there are as many, and on more than so many only
+where its depth does not suffer."""
+TEXTS = "texts"
+"""The step that makes word vectors of the best documents alone."""
 LONG = 150
 """From this mean number of words on, a re-ranker is trained on texts of its model's whole length."""
 HALF = "adapter-half"
-ADAPTER_SECONDS = 5e-4
-"""Training an adapter, for each pair and epoch: measured with vectors of width 384 on two ARM cores."""
-
-
-POINTWISE: Mapping[str, Any] = {"epochs": 1, "batch": 32, "negatives": 1, "learning_rate": 1e-4, "best": "last"}
-LISTWISE: Mapping[str, Any] = {
-    "epochs": 2,
-    "batch": 16,
-    "negatives": 15,
-    "learning_rate": 5e-5,
-    "head": "pointwise",
-    "running_mean": 0.999,
-    "best": "last",
-}
-"""How a re-ranker is trained: as in recipes/fit.yaml."""
 
 
 @dataclass(eq=False)
@@ -172,8 +162,8 @@ class FitTask:
 
     @cached_property
     def pairs_a_second(self) -> Callable[[str], float]:
-        """How fast a model that is trained reads pairs here."""
-        return cache(lambda start: measure_pairs(self.index, self.parts, start, self.device))
+        """How fast a model reads pairs here in the precision of training."""
+        return cache(lambda start: Rates.measure(self.index, self.parts, start, self.device, training=True).pairs)
 
     @cached_property
     def scored_a_second(self) -> Callable[[str], float]:
@@ -188,11 +178,6 @@ class FitTask:
     def threads(self) -> int:
         """All cores."""
         return os.cpu_count() or 1
-
-    @property
-    def measured(self) -> int:
-        """The number of queries that a rung ranks to be measured."""
-        return len(self.parts.judged) + self.reported
 
     @property
     def reported(self) -> int:
@@ -274,6 +259,8 @@ class Step:
     """Whether it searches by itself, joins this with the user's engine, or re-ranks the best list."""
     given: bool = False
     """Whether it is there without fitting: others have to be better than it, and it stays unless it is worse."""
+    cautious: bool = False
+    """Whether what it fits beside a bi-encoder moves so little that it stays unless it is worse."""
     model: str = ""
     """The model that it tries as it is."""
 
@@ -360,8 +347,12 @@ def _hybrid(encoder: str, task: FitTask, below: Rung) -> Rung:
 
 
 def _hybrid_seconds(encoder: str, task: FitTask, below: Rung) -> float:
+    encoder = encoder or _encoder_of(below)
     rates = task.rates(encoder)
-    return task.unencoded(encoder, PassageWords) / rates.documents + task.measured / rates.queries
+    return (
+        task.unencoded(encoder, PassageWords) / rates.documents
+        + (len(task.parts.judged) + task.reported) / rates.queries
+    )
 
 
 def _tune(task: FitTask, below: Rung) -> Rung:
@@ -370,6 +361,8 @@ def _tune(task: FitTask, below: Rung) -> Rung:
     What is best for BM25 alone is not always best beside a bi-encoder.
     """
     part, lower = task.parts.judged, below.system.first_stage
+    if lower.share and not len(task.parts.fit):
+        return _tune_few(task, lower)
     how = {**task.tuning(part), "threads": task.threads}
     tuned = tune_bm25(task.index, part.queries, part.qrels, k1=GRID_K1, b=GRID_B, **how)
     by_setting: dict[BM25, list[Query]] = {}
@@ -386,6 +379,20 @@ def _tune(task: FitTask, below: Rung) -> Rung:
     best = max(shares, key=lambda bm25: shares[bm25].cross_validated)
     system = System(replace(lower, bm25=best, share=shares[best].best.similarity))
     return Rung(system, fuse(runs[best], shares[best].setting_for, depth=K), {})
+
+
+def _tune_few(task: FitTask, lower: FirstStage) -> Rung:
+    """With few queries, the bi-encoder's share alone: the mean of the folds' choices, pulled towards the usual one."""
+    part = task.parts.judged
+    runs = search_both(task.index, lower.dense, part.queries, lower.bm25, threads=task.threads)
+    tuned = _tune_shares(task, runs, part)
+
+    def pulled(choices: Sequence[Shares]) -> Shares:
+        mean = fmean(shares.similarity for shares in choices)
+        return Shares.hybrid(round(PULL * DEFAULT_SHARE + (1 - PULL) * mean, 1))
+
+    run = fuse(runs, lambda qid: pulled([tuned.setting_for(qid)]), depth=K)
+    return Rung(System(replace(lower, share=pulled(tuned.fold_settings).similarity)), run, {})
 
 
 def _tune_shares(task: FitTask, runs: Mapping[str, Run], part: Part, *, alone: bool = True) -> Tuned[Shares]:
@@ -438,10 +445,6 @@ def _words(task: FitTask, below: Rung) -> Rung:
     return Rung(system, fuse(runs, tuned.setting_for), below.stages, below.count)
 
 
-def _words_seconds(task: FitTask, below: Rung) -> float:
-    return _hybrid_seconds(_encoder_of(below), task, below)
-
-
 def _encoder_of(below: Rung) -> str:
     """The bi-encoder of the best first stage, or the shipped one."""
     return str(below.system.first_stage.encoder or ENCODER)
@@ -460,7 +463,7 @@ def _encoder_seconds(task: FitTask, below: Rung) -> float:
     parts, rates = task.parts, task.rates(task.start)
     fit, queries = task.fit_part("encoder"), len(parts.choose) + len(parts.report)
     epochs = float(schedule(fit, task.start, task.device)["epochs"])
-    training = epochs * BACKWARD * fit.pairs / task.pairs_a_second(task.start)
+    training = epochs * training_factor(task.device) * fit.pairs / task.pairs_a_second(task.start)
     return training + len(task.index) / rates.documents + queries / rates.queries
 
 
@@ -523,11 +526,11 @@ def _as_is(model: str, task: FitTask, below: Rung) -> Rung:
 
 
 def _reading(task: FitTask, below: Rung, model: str) -> tuple[int, int]:
-    """The depth and the number of queries that fit into half of the time left: fewer queries before a depth of 10."""
-    pairs = int(READING_TIME * task.left * task.scored_a_second(model)) - DEPTHS[0] * task.reported
-    depths = [depth for depth in DEPTHS if depth * (below.count + task.reported) <= pairs]
-    depth = max(depths, default=DEPTHS[0])
-    return depth, min(below.count, max(LEAST_READ, pairs // depth))
+    """The depth and the number of queries that fit into a part of the time left: fewer queries before less depth."""
+    part = READING_TIME if below.system.first_stage.share else ALONE
+    pairs, enough = part * task.left * task.scored_a_second(model), min(below.count, ENOUGH_READ)
+    depth = max((depth for depth in DEPTHS if depth * (enough + task.reported) <= pairs), default=DEPTHS[0])
+    return depth, min(below.count, max(LEAST_READ, int(pairs / depth) - task.reported))
 
 
 def _as_is_seconds(model: str, task: FitTask, below: Rung) -> float:
@@ -541,10 +544,10 @@ def _rerank_seconds(task: FitTask, below: Rung) -> float:
     searching = len(fit) / task.rates(_encoder_of(below)).queries if below.system.first_stage.share else 0.0
     # Each of the two stages is measured on the queries to choose.
     read = (2 * len(parts.choose) + len(parts.report)) * K
-    guess = (BACKWARD * lists + read) / task.pairs_a_second(task.start)
+    guess = (training_factor(task.device) * lists + read) / task.pairs_a_second(task.start)
     if not task.left / 4 < guess < 4 * task.left:  # otherwise, a guess will do
         return searching + guess
-    return searching + (lists + read / BACKWARD) / task.trained_a_second(task.start)
+    return searching + (lists + read / training_factor(task.device)) / task.trained_a_second(task.start)
 
 
 def ladder(task: FitTask) -> list[Step]:
@@ -568,19 +571,15 @@ def ladder(task: FitTask) -> list[Step]:
         )
         for name in encoders
     ]
+    readers = {str(as_word_ranker(find_model(ENCODER), task.work / WORDS)): (TEXTS, "words of the best documents")}
+    readers |= {name: (f"rerank {name}", f"re-ranked by {name}") for name in rankers}
+    readers |= {DEFAULT: ("shipped", "the shipped re-ranker")}
     reading = [
-        Step(
-            "shipped" if name == DEFAULT else f"rerank {name}",
-            "the shipped re-ranker" if name == DEFAULT else f"re-ranked by {name}",
-            partial(_as_is, name),
-            partial(_as_is_seconds, name),
-            tunes=True,
-            kind="rerank",
-        )
-        for name in rankers
+        Step(name, title, partial(_as_is, model), partial(_as_is_seconds, model), tunes=True, kind="rerank")
+        for model, (name, title) in readers.items()
     ]
     on_list = [
-        Step("words", "word vectors", _words, _words_seconds, tunes=True),
+        Step("words", "word vectors", _words, partial(_hybrid_seconds, ""), tunes=True),
         Step("joined", "joined with your engine", _join, tunes=True, kind="join"),
     ]
     if task.engine is None:
@@ -590,7 +589,7 @@ def ladder(task: FitTask) -> list[Step]:
         searching.insert(0, analysed)
     return [
         *searching,
-        Step("tuned", "tuned settings", _tune, tunes=True),
+        Step("tuned", "tuned settings", _tune, tunes=True, cautious=not len(task.parts.fit)),
         Step("adapter", "an adapter on its vectors", partial(_learned, "adapter"), _adapter_seconds, trains=True),
         *on_list,
         Step("encoder", "a fitted bi-encoder", partial(_learned, "encoder"), _encoder_seconds, trains=True),

@@ -17,8 +17,6 @@ from typing import Any
 
 from rankwell.core.errors import InputError
 from rankwell.core.files import atomic_text, disk_errors, open_binary
-from rankwell.plots.curves import draw_training
-from rankwell.plots.pictures import check_picture
 
 METRICS = "metrics.jsonl"
 Row = dict[str, Any]
@@ -89,36 +87,6 @@ def read_metrics(folder: str | Path) -> list[Row]:
             raise InputError(path, number, "not a line of a training log (an object with a whole number `step`)")
         rows.append(row)
     return rows
-
-
-def is_training(row: Mapping[str, Any]) -> bool:
-    """Whether a row tells of training, rather than of a validation."""
-    return "learning_rate" in row
-
-
-def plot_training(folder: str | Path, out: str | Path, *, title: str = "") -> None:
-    """Draw the loss and the validation figures over the steps, as .png, .svg or .pdf."""
-    out = Path(out)
-    check_picture(out)
-    rows = read_metrics(folder)
-    losses = _curves([row for row in rows if is_training(row)], only="loss")
-    figures = _curves([row for row in rows if not is_training(row)])
-    if not losses and not figures:
-        raise InputError(Path(folder) / METRICS, None, "nothing to draw: no loss and no validation figure")
-    draw_training(losses, figures, out, title=title)
-
-
-def _curves(rows: list[Row], only: str | None = None) -> dict[str, tuple[list[int], list[float]]]:
-    """Steps and values of each name."""
-    curves: dict[str, tuple[list[int], list[float]]] = {}
-    for row in rows:
-        for name, value in row.items():
-            if name in ("step", "epoch", "seconds") or (only and name != only) or not isinstance(value, int | float):
-                continue
-            steps, values = curves.setdefault(name, ([], []))
-            steps.append(row["step"])
-            values.append(value)
-    return curves
 
 
 def _is_broken(value: object) -> bool:
