@@ -225,9 +225,12 @@ class BiEncoder:
         """
         return f"{self.exact_name}-int8" if self.exact_name and self.precision == "int8" else self.exact_name
 
-    def encode_queries(self, texts: Sequence[str]) -> Vectors:
-        """The vectors (N, H) of queries, of length 1 unless the model compares by the dot product."""
-        return self._encode(texts, self.modules.query, of_query=True)
+    def encode_queries(self, texts: Sequence[str], words: list[Vectors] | None = None) -> Vectors:
+        """The vectors (N, H) of queries, of length 1 unless the model compares by the dot product.
+
+        If a list ``words`` is given, the vectors (T, W) of each query's words are appended to it, of length 1.
+        """
+        return self._encode(texts, self.modules.query, words, of_query=True)
 
     def encode_documents(
         self, texts: Sequence[str], words: list[Any] | None = None, code: WordCode | None = None
@@ -238,12 +241,6 @@ class BiEncoder:
         their codes.
         """
         return self._encode(texts, self.modules.document, words, code)
-
-    def encode_query_words(self, texts: Sequence[str]) -> list[Vectors]:
-        """The vectors (T, W) of the words of each query, of length 1. Words are the encoder's tokens."""
-        words: list[Vectors] = []
-        self._encode(texts, self.modules.query, words, of_query=True)
-        return words
 
     def encode_tokens(
         self,

@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import Array, Rows, gather
-from rankwell.core.checksums import BLOCK
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import checked_binary
 from rankwell.core.mapped import MappedArray
@@ -76,11 +75,7 @@ class PassageVectors:
     def at(self, numbers: Rows) -> Half:
         """The vectors (N, H) of these documents."""
         vectors = np.empty((len(numbers), self.width), np.float16)
-        shard_of = numbers // self._size
-        for shard in np.unique(shard_of):
-            rows = shard_of == shard
-            part, local = self._parts[shard], numbers[rows] - shard * self._size
-            part.check(local, local + 1)
+        for part, rows, local in self._verified(numbers):
             vectors[rows] = part.values[local]
         if not np.isfinite(vectors).all():
             raise InputError(self.folder, None, "damaged: a vector has numbers that are not finite")
@@ -92,32 +87,20 @@ class PassageVectors:
             return self.at(numbers).astype(np.float32) @ query
         from rankwell.rank.vector_kernels import row_products  # imports numba
 
-        self._check(numbers)
+        list(self._verified(numbers))
         scores = np.empty(len(numbers), np.float32)
         row_products(self._addresses, self._size, numbers, query, scores)
         if not np.isfinite(scores).all():
             raise InputError(self.folder, None, "damaged: a vector has numbers that are not finite")
         return scores
 
-    def _check(self, numbers: Rows) -> None:
-        """Verify the blocks of these documents' vectors."""
-        # Asking each of many shards takes longer than computing the products, so only those with new blocks are asked.
+    def _verified(self, numbers: Rows) -> Iterator[tuple[MappedArray, NDArray[np.bool_], Rows]]:
+        """The shards of these documents, which of them each has, and their rows in it, verified."""
         shard_of, local = np.divmod(numbers, self._size)
         for shard in np.unique(shard_of):
-            self._parts[shard].check_size()
-        bytes_each, blocks = 2 * self.width, -(-2 * self.width * self._size // BLOCK)
-        first = shard_of * blocks + local * bytes_each // BLOCK
-        last = shard_of * blocks + ((local + 1) * bytes_each - 1) // BLOCK
-        new = np.flatnonzero(~(self._verified[first] & self._verified[last]))
-        for shard in np.unique(shard_of[new]):
-            rows = new[shard_of[new] == shard]
+            rows = shard_of == shard
             self._parts[shard].check(local[rows], local[rows] + 1)
-            self._verified[first[rows]] = self._verified[last[rows]] = True
-
-    @cached_property
-    def _verified(self) -> NDArray[np.bool_]:
-        """Which blocks of the shards have been verified."""
-        return np.zeros(len(self._parts) * -(-2 * self.width * self._size // BLOCK), np.bool_)
+            yield self._parts[shard], rows, local[rows]
 
     @cached_property
     def _addresses(self) -> Rows:
@@ -216,6 +199,9 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Sh
 
     With words, the documents' vectors that are missing are stored in the same pass.
     """
+    if not store.writable:
+        lacks = f"read-only, and without the {'vectors' if words is None else 'word vectors'} of this bi-encoder"
+        raise InputError(store.folder, None, f"{lacks}; make them with `rankwell index` where it can be written")
     wants = words is None or (bool(shards.pending()) and shards.size == words.size)
     known, _, kept = known_vectors(store, encoder.name, encoder.width, np.float16)
     word_rows, word_lengths, codes = known_vectors(store, encoder.name + WORDS, CODE_BYTES, np.uint8)

@@ -111,20 +111,6 @@ def row_products(bases, size, rows, query, out):
             out[first + i] = four[i]
 
 
-@native()
-def half_products(documents, query, out):
-    """``out`` (N,) = the products of ``documents`` (N, W), fp16 given as uint16, with a query (W,), in fp32."""
-    addresses, four = np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.float32)
-    begin, width = documents.ctypes.data, len(query)
-    for first in range(0, len(documents), TOGETHER):
-        count = min(TOGETHER, len(documents) - first)
-        for i in range(TOGETHER):
-            addresses[i] = begin + 2 * width * (first + min(i, count - 1))
-        _products_of_four(addresses.ctypes.data, query.ctypes.data, width // WIDTH_UNIT, four.ctypes.data)
-        for i in range(count):
-            out[first + i] = four[i]
-
-
 def _counts_of(join: str) -> Any:
     """The intrinsic that counts the bits of eight codes, each joined with one other code by ``xor`` or ``and_``."""
 
