@@ -6,7 +6,6 @@ several documents at a time: each part of the query is loaded once for all of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from rankwell.core.native import kernel, native
-from rankwell.models.kernels.tile_kernels import call_vector, multiply_add
+from rankwell.models.kernels.tile_kernels import call_vector, fold_steps, multiply_add, number
 from rankwell.rank.vector_records import CODE_UNIT, NUMBER_BITS
 
 TOGETHER = 4
@@ -31,46 +30,20 @@ _FLOATS, _HALVES = ir.VectorType(_F32, 4), ir.VectorType(ir.HalfType(), WIDTH_UN
 _BYTES, _SHORTS = ir.VectorType(_I8, CODE_UNIT), ir.VectorType(_I16, CODE_UNIT)
 
 
-def _number(value: int) -> Any:
-    return ir.Constant(_I64, value)
-
-
 def _load(builder: Any, address: Any, kind: Any, align: int) -> Any:
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=align)
 
 
-def _sum_steps(
-    builder: Any, steps: Any, zero: Any, count: int, add: Callable[[Any, list[Any]], list[Any]]
-) -> list[Any]:
-    """``count`` sums over a loop: ``add`` gets the number of the step and the sums before it."""
-    before, loop, after = builder.block, builder.append_basic_block("steps"), builder.append_basic_block("sums")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    step = builder.phi(_I64)
-    step.add_incoming(_number(0), before)
-    sums = [builder.phi(zero.type) for _ in range(count)]
-    for value in sums:
-        value.add_incoming(zero, before)
-    added = add(step, sums)
-    following = builder.add(step, _number(1))
-    step.add_incoming(following, loop)
-    for value, total in zip(sums, added, strict=True):
-        value.add_incoming(total, loop)
-    builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
-    builder.position_at_end(after)
-    return added
-
-
 def _product_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     addresses, query, steps, out = arguments
-    rows = [_load(builder, builder.add(addresses, _number(8 * d)), _I64, 8) for d in range(TOGETHER)]
+    rows = [_load(builder, builder.add(addresses, number(8 * d)), _I64, 8) for d in range(TOGETHER)]
 
     def add(step: Any, sums: list[Any]) -> list[Any]:
-        begin = builder.add(query, builder.mul(step, _number(4 * WIDTH_UNIT)))
-        factors = [_load(builder, builder.add(begin, _number(16 * part)), _FLOATS, 4) for part in range(2)]
+        begin = builder.add(query, builder.mul(step, number(4 * WIDTH_UNIT)))
+        factors = [_load(builder, builder.add(begin, number(16 * part)), _FLOATS, 4) for part in range(2)]
         added = []
         for document, row in enumerate(rows):
-            place = builder.add(row, builder.mul(step, _number(2 * WIDTH_UNIT)))
+            place = builder.add(row, builder.mul(step, number(2 * WIDTH_UNIT)))
             halves = _load(builder, place, _HALVES, 2)
             for part in range(2):
                 lanes = ir.Constant(ir.VectorType(_I32, 4), [4 * part + lane for lane in range(4)])
@@ -78,11 +51,11 @@ def _product_instructions(context: Any, builder: Any, signature: Any, arguments:
                 added.append(multiply_add(builder, four, factors[part], sums[2 * document + part]))
         return added
 
-    sums = _sum_steps(builder, steps, ir.Constant(_FLOATS, [0.0] * 4), 2 * TOGETHER, add)
+    sums = fold_steps(builder, steps, ir.Constant(_FLOATS, [0.0] * 4), 2 * TOGETHER, add)
     for document in range(TOGETHER):
         total = builder.fadd(sums[2 * document], sums[2 * document + 1])
         a, b, c, d = (builder.extract_element(total, ir.Constant(_I32, lane)) for lane in range(4))
-        place = builder.inttoptr(builder.add(out, _number(4 * document)), _F32.as_pointer())
+        place = builder.inttoptr(builder.add(out, number(4 * document)), _F32.as_pointer())
         builder.store(builder.fadd(builder.fadd(a, b), builder.fadd(c, d)), place, align=4)
     return context.get_dummy_value()
 
@@ -116,10 +89,10 @@ def _counts_of(join: str) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         codes, stride, other, steps, out = arguments
-        rows = [builder.add(codes, builder.mul(stride, _number(d))) for d in range(CODES_TOGETHER)]
+        rows = [builder.add(codes, builder.mul(stride, number(d))) for d in range(CODES_TOGETHER)]
 
         def add(step: Any, sums: list[Any]) -> list[Any]:
-            begin = builder.mul(step, _number(CODE_UNIT))
+            begin = builder.mul(step, number(CODE_UNIT))
             right = _load(builder, builder.add(other, begin), _BYTES, 1)
             added = []
             for row, value in zip(rows, sums, strict=True):
@@ -127,13 +100,13 @@ def _counts_of(join: str) -> Any:
                 added.append(builder.add(value, call_vector(builder, f"llvm.ctpop.v{CODE_UNIT}i8", bits)))
             return added
 
-        sums = _sum_steps(builder, steps, ir.Constant(_BYTES, [0] * CODE_UNIT), CODES_TOGETHER, add)
+        sums = fold_steps(builder, steps, ir.Constant(_BYTES, [0] * CODE_UNIT), CODES_TOGETHER, add)
         name = f"llvm.vector.reduce.add.v{CODE_UNIT}i16"
         total_of = builder.module.globals.get(name) or ir.Function(
             builder.module, ir.FunctionType(_I16, [_SHORTS]), name
         )
         for document, value in enumerate(sums):
-            place = builder.inttoptr(builder.add(out, _number(2 * document)), _I16.as_pointer())
+            place = builder.inttoptr(builder.add(out, number(2 * document)), _I16.as_pointer())
             builder.store(builder.call(total_of, [builder.zext(value, _SHORTS)]), place, align=2)
         return context.get_dummy_value()
 
