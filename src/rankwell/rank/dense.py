@@ -85,9 +85,7 @@ class DenseRanker:
 
     def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, by similarity."""
-        if depth < 1:
-            raise RankwellError(f"the depth must be at least 1, not {depth}")
-        by_qid = queries_by_id(run, queries)
+        by_qid = queries_by_id(run, queries, depth)
         head = run.head(depth)
         docids = list(dict.fromkeys(chain.from_iterable(ranking.docids for ranking in head.values())))
         documents = self._documents(docids, texts)
