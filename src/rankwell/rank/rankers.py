@@ -126,7 +126,7 @@ def open_encoder(name: str | Path, computing: Computing) -> BiEncoder:
 
 
 def queries_by_id(run: Run, queries: Sequence[Query], depth: int = 1) -> dict[str, Query]:
-    """The queries by id. Raises if the run has results for any other query, or would be cut to a depth of less than 1."""
+    """The queries by id. Raises if the run has results for any other query, or if the depth is less than 1."""
     if depth < 1:
         raise RankwellError(f"the depth must be at least 1, not {depth}")
     by_qid = {query.qid: query for query in queries}
