@@ -3,12 +3,17 @@
     python bench/word_vectors.py DATA --train train --dev valid --work work/insuranceqa --out insuranceqa.json
     python bench/word_vectors.py DATA --train train --dev valid --system SYSTEM … --work work/fitted --out fitted.json
     python bench/word_vectors.py DATA --dev dev --run run.bm25.txt --work work/msmarco --out msmarco.json
+    python bench/word_vectors.py DATA --index-time --documents 3000 --out index-time.json
 
 Candidates are the 100 best of BM25 and the bi-encoder, or those of --run. All weights are chosen on --train-queries
 queries of --train; without it by cross-validation, which ranks each query with the weights that are best on the other
 four fifths. ``exact words`` compares all numbers of all word vectors, ``words`` what an index stores. Several encoders,
 or systems that `rankwell fit` wrote, are several trainings (seeds). The figures go to --out, those of every query to a
-.csv.gz beside it, the index and its vectors to --work: another split of the same data set uses them again.
+.csv.gz beside it, the index and its vectors to --work: another split of the same data set uses them again, and
+interrupted work is resumed. All numbers of the word vectors lie there, too, 90 KB for a document of 114 words.
+
+A cross-encoder takes hours on a CPU. With --earlier, the columns that need one are those of another run on the same
+queries, whose hybrid search is this one's but for the precision.
 
 Times are measured in a process of their own, for single queries (the median) and for all at once: on two CPU cores and,
 if there is one, on a GPU.
@@ -18,8 +23,8 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import random
+import resource
 import shutil
 import string
 import subprocess
@@ -36,14 +41,17 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
-from harness import Table, machine, make_parser, memory, read_columns, write_columns, write_json
+from harness import Table, clock_and_cpu, machine, make_parser, memory, read_columns, write_columns, write_json
 from rankwell import Index, Ranker, System
+from rankwell.core.arrays import Rows
 from rankwell.corpus.datasets import Dataset, open_dataset
-from rankwell.corpus.formats import read_run
+from rankwell.corpus.formats import read_run, write_documents
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.inputs.stored import StoredTokens
+from rankwell.models.bi_encoder import BiEncoder, Vectors, WordCode
 from rankwell.rank.dense import DenseRanker, search_both
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.passage_vectors import PassageVectors, PassageWords
@@ -52,7 +60,7 @@ from rankwell.rank.tuning import share_grid, tune_fusion
 
 DEPTH, FEW, MEASURE = 100, 10, "RR@10"
 IDENTITY = "torch.nn.modules.linear.Identity"
-TIMED_DOCUMENTS, BLOCK = 256, 256
+TIMED_DOCUMENTS = 256
 
 
 def sample(data: Dataset, split: str, number: int) -> tuple[list[Query], Qrels]:
@@ -79,24 +87,56 @@ def cut(data: Dataset, queries: list[Query], qrels: Qrels, number: int | None) -
     return [document for document in documents if document.docid in wanted | more]
 
 
-def exact_words(encoder: BiEncoder, run: Run, queries: list[Query], index: Index) -> Run:
-    """The run that stored words give, computed in fp32 from all numbers of their vectors."""
-    texts, rankings = {query.qid: query.text for query in queries}, dict[str, Ranking]()
-    for begin in range(0, len(run), BLOCK):
-        qids = list(run)[begin : begin + BLOCK]
-        docids, vectors = sorted({docid for qid in qids for docid in run[qid].docids}), list[Vectors]()
-        encoder.encode_documents(index.texts(docids), vectors)
-        place_of = {docid: place for place, docid in enumerate(docids)}
-        begins = np.cumsum([0, *map(len, vectors)])
-        stored = torch.from_numpy(np.concatenate(vectors)).to(encoder.device)
-        for qid, query in zip(qids, encoder.encode_query_words([texts[qid] for qid in qids]), strict=True):
-            asked = torch.from_numpy(query).to(encoder.device)
-            best = [
-                (stored[begins[place] : begins[place + 1]] @ asked.T).amax(dim=0).sum()
-                for place in map(place_of.__getitem__, run[qid].docids)
-            ]
-            rankings[qid] = Ranking.of(run[qid].docids, torch.stack(best).cpu().numpy())
-    return Run(rankings)
+class KeepingEncoder(BiEncoder):
+    """A bi-encoder that also writes all numbers of documents' word vectors to a folder, in 16 bits."""
+
+    kept: Path | None = None
+
+    def encode_tokens(
+        self, source: StoredTokens, numbers: Rows, words: list[Any] | None = None, code: WordCode | None = None
+    ) -> Vectors:
+        """See the base class. A file begins with the first of the documents' numbers."""
+        tokens, lengths = list[np.ndarray](), list[np.ndarray]()
+
+        def keep(vectors: Tensor, passages: Tensor, owners: Tensor) -> Tensor:
+            tokens.append(vectors.half().cpu().numpy())
+            lengths.append(torch.bincount(owners, minlength=len(passages)).cpu().numpy())
+            assert code is not None
+            return code(vectors, passages, owners)
+
+        if self.kept is None or words is None:
+            return super().encode_tokens(source, numbers, words, code)
+        encoded = super().encode_tokens(source, numbers, words, keep)
+        self.kept.mkdir(parents=True, exist_ok=True)
+        np.savez(self.kept / f"{numbers[0]:09}.npz", numbers=numbers, lengths=np.concatenate(lengths))
+        np.save(self.kept / f"{numbers[0]:09}.npy", np.concatenate(tokens))
+        return encoded
+
+
+class ExactWords:
+    """The word vectors that a :class:`KeepingEncoder` has written."""
+
+    def __init__(self, folder: Path, documents: int):
+        self.place_of: dict[int, tuple[np.ndarray, int, int]] = {}
+        for path in sorted(folder.glob("*.npz")):
+            tokens, owned = np.load(path.with_suffix(".npy"), mmap_mode="r"), np.load(path)
+            ends = np.cumsum(owned["lengths"])
+            begins = ends - owned["lengths"]
+            places = zip(owned["numbers"].tolist(), begins.tolist(), ends.tolist(), strict=True)
+            self.place_of |= {number: (tokens, begin, end) for number, begin, end in places}
+        if len(self.place_of) != documents:
+            raise SystemExit(f"{folder}: {len(self.place_of)} of {documents} documents; use a new --work or --no-exact")
+
+    def compare(self, dense: DenseRanker, run: Run, queries: list[Query], index: Index) -> Run:
+        """The run that stored words give, computed in fp32 from all numbers of the vectors."""
+        texts, rankings = {query.qid: query.text for query in queries}, dict[str, Ranking]()
+        for (qid, ranking), asked in zip(run.items(), dense.encode_words([texts[qid] for qid in run]), strict=True):
+            some = [self.place_of[number] for number in index.documents.numbers(ranking.docids).tolist()]
+            joined = np.concatenate([tokens[begin:end] for tokens, begin, end in some]).astype(np.float32)
+            begins = np.cumsum([0, *(end - begin for _, begin, end in some)])[:-1]
+            best = np.maximum.reduceat(joined @ asked.T, begins, axis=0)
+            rankings[qid] = Ranking.of(ranking.docids, best.sum(axis=1))
+        return Run(rankings)
 
 
 def of_queries(run: Run, qrels: Qrels) -> Run:
@@ -153,7 +193,10 @@ def measure(options: Any, data: Dataset, name: str, work: Path) -> tuple[dict[st
     asked, judged = sample(data, options.dev, options.queries)
     learned, train = sample(data, options.train, options.train_queries) if options.train else ([], None)
     queries = learned + asked
-    encoder = BiEncoder.from_pretrained(name, device=options.device)
+    encoder = KeepingEncoder.from_pretrained(name, device=options.device)
+    assert isinstance(encoder, KeepingEncoder)
+    if options.exact:
+        encoder.kept = work / f"exact-{encoder.exact_name}"
     if not (work / "index").is_dir():
         relevant = Qrels({**(train or {}), **judged})
         Index.build(cut(data, queries, relevant, options.documents), work / "index")
@@ -173,29 +216,29 @@ def measure(options: Any, data: Dataset, name: str, work: Path) -> tuple[dict[st
     first = choices.choose("hybrid", both)
     words = dense.compare_words(first, queries, index)
     done("words")
-    exact = exact_words(encoder, first, queries, index)
-    done("exact words")
     by_words = choices.choose("words", {"model": words, "first": first})
-    choices.choose("exact words", {"model": exact, "first": first})
-    ranker = Ranker(options.ranker, device=options.device, precision="auto")
-    scored = ranker.rerank(first, queries, index, depth=DEPTH)
-    done("cross-encoder")
-    for title, order in (("cross-encoder of 10", first), ("words, then cross-encoder of 10", by_words)):
-        top = order.head(FEW)
-        choices.choose(title, {"model": only(scored, top), "first": top})
-    choices.choose("cross-encoder of 100", {"model": scored, "first": first})
-    choices.choose("all, of 100", {"model": scored, "similarity": words, "first": first})
+    exact = None
+    if encoder.kept is not None:
+        exact = ExactWords(encoder.kept, len(index)).compare(dense, first, queries, index)
+        done("exact words")
+        choices.choose("exact words", {"model": exact, "first": first})
+    if not options.earlier:
+        ranker = Ranker(options.ranker, device=options.device, precision="auto")
+        scored = ranker.rerank(first, queries, index, depth=DEPTH)
+        done("cross-encoder")
+        for title, order in (("cross-encoder of 10", first), ("words, then cross-encoder of 10", by_words)):
+            top = order.head(FEW)
+            choices.choose(title, {"model": only(scored, top), "first": top})
+        choices.choose("cross-encoder of 100", {"model": scored, "first": first})
+        choices.choose("all, of 100", {"model": scored, "similarity": words, "first": first})
     done("weights")
     values = choices.figures
-    # Which weight is chosen differs by chance; over the usual ones, chance counts less.
-    usual = [row for row, shares in enumerate(share_grid(["model", "first"])) if 0.2 <= shares.model <= 0.8]
-    lost = (choices.grids["words"] - choices.grids["exact words"])[usual].mean(axis=0)
-    pairs = [(words[qid], exact[qid]) for qid in judged if qid in words and len(words[qid]) > 1]
-    stored = [path for path in (work / "index").rglob("*.words") if encoder.exact_name in str(path)]
+    grid = share_grid(["model", "first"])
+    stored = [path for path in (work / "index").rglob("*.cosine-signs") if encoder.exact_name in str(path)]
     tokens = [len(encoder.name_words(document.text)) for document, _ in zip(data.documents(), range(200), strict=False)]
-    record = {
+    record: dict[str, Any] = {
         "encoder": Path(name).name,
-        "ranker": Path(options.ranker).name,
+        "ranker": None if options.earlier else Path(options.ranker).name,
         "precision": encoder.precision,
         "documents": len(index),
         "queries": len(judged),
@@ -204,17 +247,26 @@ def measure(options: Any, data: Dataset, name: str, work: Path) -> tuple[dict[st
         "gain over hybrid": {
             title: interval(figures - values["hybrid"]) for title, figures in values.items() if title != "hybrid"
         },
-        "words minus exact": {
-            "as chosen": interval(values["words"] - values["exact words"]),
-            "weights .2 to .8": interval(lost),
+        "words by weight": {
+            f"{shares.model:g}": round(float(row.mean()), 4)
+            for shares, row in zip(grid, choices.grids["words"], strict=True)
         },
-        "correlation with exact": round(float(np.mean([correlation(*pair) for pair in pairs])), 4),
         "weights": choices.weights,
         "bytes per document": round(sum(path.stat().st_size for path in stored) / len(index)),
         "words per document": round(float(np.mean(tokens)), 1),
         "seconds": seconds,
         "peak memory in MB": memory(),
     }
+    if exact is not None:
+        # Which weight is chosen differs by chance; over the usual ones, chance counts less.
+        usual = [row for row, shares in enumerate(grid) if 0.2 <= shares.model <= 0.8]
+        lost = (choices.grids["words"] - choices.grids["exact words"])[usual].mean(axis=0)
+        pairs = [(words[qid], exact[qid]) for qid in judged if qid in words and len(words[qid]) > 1]
+        record["words minus exact"] = {
+            "as chosen": interval(values["words"] - values["exact words"]),
+            "weights .2 to .8": interval(lost),
+        }
+        record["correlation with exact"] = round(float(np.mean([correlation(*pair) for pair in pairs])), 4)
     columns = {"qid": list(judged)} | {title: [f"{v:.4f}" for v in figures] for title, figures in values.items()}
     if train:
         columns |= {
@@ -222,6 +274,12 @@ def measure(options: Any, data: Dataset, name: str, work: Path) -> tuple[dict[st
             for title, figures in choices.cross_validated.items()
             if title not in ("BM25", "hybrid")
         }
+    if options.earlier:
+        before = read_columns(options.earlier)
+        row_of = {qid: row for row, qid in enumerate(before["qid"])}
+        taken = [title for title in before if title not in columns and title != "training"]
+        columns |= {title: [before[title][row_of[qid]] for qid in judged] for title in taken}
+        record["columns of an earlier run"] = taken
     if options.times:
         devices = ["cpu", "cuda"] if encoder.device.type == "cuda" else ["cpu"]
         texts = [query.text for query in asked[: options.times]]
@@ -297,6 +355,9 @@ def times(job: dict[str, Any]) -> dict[str, Any]:
             lasted.append(time.perf_counter() - begin)
         return round(1000 * float(np.median(lasted)), 2)
 
+    def words_alone(query: Query) -> object:
+        return dense.compare_words(top[query.qid], [query], index)
+
     alone, together = dict[str, float](), dict[str, float]()
     for title, system in systems.items():
         slow = on_cpu and title.endswith("100")
@@ -307,7 +368,10 @@ def times(job: dict[str, Any]) -> dict[str, Any]:
             system.search(queries, FEW)
             together[title] = round(1000 * (time.perf_counter() - begin) / len(queries), 2)
     top = {query.qid: Run({query.qid: found[query.qid]}) for query in queries}
-    alone["words alone"] = median(lambda query: dense.compare_words(top[query.qid], [query], index), queries)
+    dense.encode_words([query.text for query in queries])  # as a search does in the pass it needs anyway
+    alone["words alone"] = median(words_alone, queries)
+    _, cpu = clock_and_cpu(lambda: [words_alone(query) for query in queries])
+    alone["words alone, CPU time"] = round(1000 * cpu / len(queries), 2)
     alone["exact words alone"] = median(compare_all, queries[:3] if on_cpu else queries)
     begin = time.perf_counter()
     dense.compare_words(found, queries, index)
@@ -384,7 +448,7 @@ def beside_pylate(options: Any, data: Dataset, work: Path) -> dict[str, Any]:
         name: np.array([result["scores"][qid][docid] for qid in docids for docid in docids[qid]])
         for name, result in found.items()
     }
-    stored = sum(path.stat().st_size for path in (work / "index").rglob("*.words"))
+    stored = sum(path.stat().st_size for path in (work / "index").rglob("*.cosine-signs"))
     return {
         "checkpoint": "MiniLM-L6, random projection to 128",
         "queries": len(queries),
@@ -392,7 +456,7 @@ def beside_pylate(options: Any, data: Dataset, work: Path) -> dict[str, Any]:
         "ms per query": {name: result["ms"] for name, result in found.items()},
         "MB resident": {name: result["MB"] for name, result in found.items()},
         "bytes per document": {
-            "pylate": round((work / "pylate.pickle").stat().st_size / len(used)),
+            "pylate": round((work / "pylate.npz").stat().st_size / len(used)),
             "rankwell": round(stored / len(used)),
         },
         "mean score": float(scores["pylate"].mean()),
@@ -409,7 +473,7 @@ def beside_pylate(options: Any, data: Dataset, work: Path) -> dict[str, Any]:
 def late_step(job: dict[str, Any]) -> dict[str, Any]:
     """Encode the documents and store them, or read them and re-rank."""
     work, docids, system = Path(job["work"]), job["docids"], job["system"]
-    place, qids = work / "pylate.pickle", list(job["texts"])
+    place, qids = work / "pylate.npz", list(job["texts"])
     if system == "pylate":
         from pylate import models, rank
 
@@ -417,10 +481,12 @@ def late_step(job: dict[str, Any]) -> dict[str, Any]:
         if job["step"] == "encode":
             index = Index.open(work / "index")
             used = index_ids(index)
-            vectors = dict(zip(used, model.encode(index.texts(used), is_query=False), strict=True))
-            place.write_bytes(pickle.dumps(vectors))
+            encoded = model.encode(index.texts(used), is_query=False)
+            np.savez(place, ids=np.array(used), lengths=[*map(len, encoded)], vectors=np.concatenate(encoded))
             return {}
-        vectors = pickle.loads(place.read_bytes())  # noqa: S301  (written above)
+        with np.load(place) as read:
+            parts = np.split(read["vectors"], np.cumsum(read["lengths"])[:-1])
+            vectors = dict(zip(read["ids"].tolist(), parts, strict=True))
 
         def rerank() -> dict[str, dict[str, float]]:
             asked = model.encode([job["texts"][qid] for qid in qids], is_query=True)
@@ -461,6 +527,42 @@ def scores_of(ranking: Ranking) -> dict[str, float]:
     return dict(zip(ranking.docids, map(float, ranking.scores), strict=True))
 
 
+# Index time
+
+
+def index_times(options: Any, data: Dataset, work: Path) -> dict[str, Any]:
+    """CPU seconds of `rankwell index` with vectors, and with vectors and words, in turns."""
+    documents = [document for document, _ in zip(data.documents(), range(options.documents or 3000), strict=False)]
+    few, all_of_them = work / "few.tsv", work / "all.tsv"
+    write_documents(documents[:20], few)
+    write_documents(documents, all_of_them)
+
+    def index(collection: Path, *more: str) -> float:
+        def used() -> float:
+            children = resource.getrusage(resource.RUSAGE_CHILDREN)
+            return children.ru_utime + children.ru_stime
+
+        begin = used()
+        how = ["--encoder", options.encoder[0], *more]
+        command = ["-m", "rankwell", "index", str(collection), "--out", str(work / "timed"), "--overwrite", *how]
+        shutil.rmtree(work / "timed", ignore_errors=True)
+        subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
+        return round(used() - begin, 2)
+
+    seconds: dict[str, list[float]] = {"vectors": [], "vectors and words": []}
+    index(few, "--words")  # compiles
+    for _ in range(3):
+        seconds["vectors"].append(index(all_of_them))
+        seconds["vectors and words"].append(index(all_of_them, "--words"))
+    totals = {name: sum(values) for name, values in seconds.items()}
+    return {
+        "documents": len(documents),
+        "CPU seconds": seconds,
+        "ratio": round(totals["vectors and words"] / totals["vectors"], 3),
+        "machine": machine("torch", "numba"),
+    }
+
+
 def print_tables(folder: Path) -> None:
     """The tables of docs/retrieve.md, from what was measured; several trainings are averaged."""
     found = []
@@ -478,8 +580,10 @@ def print_tables(folder: Path) -> None:
     table = Table(MEASURE, "documents", "queries", *systems, "gain of words", "words − exact")
     for title, trainings, values in found:
         means = [f"{values[name].mean():.3f}"[1:] if name in values else "" for name in systems]
-        differences = [interval(values["words"] - values[name]) for name in ("hybrid", "exact words")]
-        shown = [f"{mean:+.3f} ± {error:.3f}".replace("0.", ".").replace("-", "−") for mean, error in differences]
+        shown = []
+        for name in ("hybrid", "exact words"):
+            mean, error = interval(values["words"] - values[name]) if name in values else (np.nan, np.nan)
+            shown.append(f"{mean:+.3f} ± {error:.3f}".replace("0.", ".").replace("-", "−") if name in values else "")
         queries = len(values["words"]) // len(trainings)
         table.row(title, f"{trainings[0]['documents']:,}", f"{queries:,}", *means, *shown)
 
@@ -500,6 +604,9 @@ def main() -> None:
     parser.add_argument("--system", nargs="+", type=Path, help="Systems whose bi-encoders are the encoders.")
     parser.add_argument("--ranker", default="rankwell-mini", help="The cross-encoder.")
     parser.add_argument("--late", action="store_true", help="Instead, compare with PyLate, on a CPU.")
+    parser.add_argument("--index-time", action="store_true", help="Instead, measure what words add to indexing.")
+    parser.add_argument("--no-exact", dest="exact", action="store_false", help="Do not keep and compare exact words.")
+    parser.add_argument("--earlier", type=Path, help="The .csv.gz of a run whose cross-encoder's columns are taken.")
     parser.add_argument("--device", help="Of everything but the times.")
     parser.add_argument("--times", type=int, default=20, help="Queries whose time is taken; 0 takes none.")
     parser.add_argument("--work", type=Path, help="A folder that keeps index and vectors.")
@@ -515,8 +622,8 @@ def main() -> None:
         work = options.work or Path(folder)
         work.mkdir(parents=True, exist_ok=True)
         data = open_dataset(options.data)
-        if options.late:
-            write_json(options.out, beside_pylate(options, data, work))
+        if options.late or options.index_time:
+            write_json(options.out, (beside_pylate if options.late else index_times)(options, data, work))
             return
         options.run = read_run(options.run) if options.run else None
         encoders = [str(system / "encoder") for system in options.system or ()] or options.encoder

@@ -25,6 +25,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.cache import ScoreCache, text_hashes
+from rankwell.rank.dense import DenseRanker
 from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.system import System
 from rankwell.rank.vector_codes import VectorCodes
@@ -52,7 +53,7 @@ def use_tokens(folder: Path, encoder: BiEncoder) -> Any:
 def use_vectors(folder: Path, encoder: BiEncoder) -> Any:
     opened = [PassageVectors.open(segment.store, encoder) for segment in Index.open(folder).segments]
     words = [PassageWords.open(segment.store, encoder) for segment in Index.open(folder).segments]
-    query, every = encoder.encode_query_words(["honey"])[0], [np.arange(len(vectors)) for vectors in opened]
+    query, every = DenseRanker(encoder).encode_words(["honey"])[0], [np.arange(len(vectors)) for vectors in opened]
     met = [part.matches(numbers, query)[0].tobytes() for part, numbers in zip(words, every, strict=True)]
     return [vectors.at(numbers).tobytes() for vectors, numbers in zip(opened, every, strict=True)], met
 

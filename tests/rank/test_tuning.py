@@ -11,7 +11,6 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.rank.fusion import NORMALISATIONS, RankFusion, Shares, fuse
 from rankwell.rank.tuning import (
     fuse_windows,
-    fusion_grid,
     share_grid,
     tune_fusion,
     tune_windows,
@@ -48,10 +47,11 @@ def test_the_best_share_is_chosen_and_the_held_out_figure_quoted() -> None:
     assert tuned.table().endswith("cross-validated, 5 folds: 1.0000")
 
 
-def test_the_grid_has_every_normalisation_and_each_runs_own_figure() -> None:
+def test_settings_of_all_kinds_are_compared_and_each_run_has_its_own_figure() -> None:
     first, second, qrels = helpful_and_misleading(10)
-    tuned = tune_fusion(pair(first, second), qrels, fusion_grid())
-    assert len(tuned.settings) == len(fusion_grid()) == 34
+    grid = [shares for how in NORMALISATIONS for shares in share_grid(["model", "first"], normalise=how)]
+    tuned = tune_fusion(pair(first, second), qrels, [*grid, RankFusion()])
+    assert len(tuned.settings) == 34
     means = dict(zip(tuned.settings, tuned.means, strict=True))
     assert means[Shares(first=1.0, normalise="none")] == evaluate(qrels, first, "RR@10").mean["RR@10"]
     assert means[Shares(model=1.0, normalise="none")] == evaluate(qrels, second, "RR@10").mean["RR@10"]
@@ -103,7 +103,7 @@ def test_shares_are_all_multiples_of_a_step_that_divides_1() -> None:
     with pytest.raises(RankwellError, match=r"a step of 0\.3"):
         share_grid(["model", "first"], 0.3)
     with pytest.raises(RankwellError, match="a step of 0 between"):
-        fusion_grid(0)
+        share_grid(["model", "first"], 0)
 
 
 def test_a_judged_query_that_nothing_was_found_for_counts_0() -> None:

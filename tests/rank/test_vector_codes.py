@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -223,7 +224,7 @@ def test_cells_are_left_out_only_as_far_as_the_recall_allows(tmp_path: Path, mon
         monkeypatch.setattr(vector_codes, "ENOUGH", enough)
         shutil.rmtree(vectors.folder / "codes-in-cells", ignore_errors=True)
         codes = VectorCodes.open(vectors)
-        return codes.recall, codes._record().get("reach")
+        return codes.recall, json.loads((codes.folder / "recall.json").read_text()).get("reach")
 
     little, reach = made(0.01)
     assert reach == -2.0

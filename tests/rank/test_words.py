@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
+from typer.testing import CliRunner
 
+from rankwell.cli.main import app
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
@@ -19,13 +22,14 @@ from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, save_bi_encoder
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.vector_layers import Dense
-from rankwell.rank import passage_vectors
+from rankwell.rank import dense, passage_vectors
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.requests import SearchRequest
 from rankwell.rank.system import System
 from rankwell.rank.word_codes import LEVELS, RESTS, compare_codes, encode_words, word_directions, word_table
+from rankwell.rank.word_ranker import WordRanker
 from rankwell.retrieve.index import Index
 
 WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
@@ -71,7 +75,7 @@ def test_codes_estimate_products_without_a_bias(width: int, passage: Callable[[V
 
 def test_the_kernel_finds_the_best_word_of_each_document(store: DocumentStore, encoder: BiEncoder) -> None:
     words = PassageWords.open(store, encoder)
-    query = encoder.encode_query_words([QUERIES[1].text])[0]
+    query = DenseRanker(encoder).encode_words([QUERIES[1].text])[0]
     np.testing.assert_allclose(np.linalg.norm(query, axis=1), 1, rtol=1e-5)
     vectors: list[Vectors] = []
     passages = encoder.encode_documents(TEXTS, vectors)
@@ -87,7 +91,7 @@ def test_the_kernel_finds_the_best_word_of_each_document(store: DocumentStore, e
 
 
 def test_torch_finds_what_the_kernel_finds(store: DocumentStore, encoder: BiEncoder) -> None:
-    words, query = PassageWords.open(store, encoder), encoder.encode_query_words([QUERIES[1].text])[0]
+    words, query = PassageWords.open(store, encoder), DenseRanker(encoder).encode_words([QUERIES[1].text])[0]
     numbers = np.array([14, 0, 13, 12, 5])
     expected, places = words.matches(numbers, query)
     words._device = torch.device("meta")  # any but a CPU
@@ -111,7 +115,7 @@ def test_one_pass_makes_the_vectors_of_documents_and_words(
 
 
 def test_words_are_added_to_vectors_that_exist(store: DocumentStore, encoder: BiEncoder, tmp_path: Path) -> None:
-    query = encoder.encode_query_words([QUERIES[0].text])[0]
+    query = DenseRanker(encoder).encode_words([QUERIES[0].text])[0]
     shard = next(PassageVectors.open(store, encoder).folder.glob("shard-*"))
     before = shard.stat().st_mtime_ns
     added, _ = PassageWords.open(store, encoder).matches(np.arange(15), query)
@@ -123,7 +127,7 @@ def test_words_are_added_to_vectors_that_exist(store: DocumentStore, encoder: Bi
 def test_many_small_shards_of_words_are_merged(
     store: DocumentStore, encoder: BiEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query, numbers = encoder.encode_query_words([QUERIES[0].text])[0], np.array([14, 3, 8, 0])
+    query, numbers = DenseRanker(encoder).encode_words([QUERIES[0].text])[0], np.array([14, 3, 8, 0])
     monkeypatch.setattr(passage_vectors, "shard_size", lambda encoder: 2)
     small = PassageWords.open(store, encoder)
     assert len(list(small.folder.glob("shard-*"))) == 8
@@ -144,7 +148,7 @@ def test_damaged_words_are_refused(store: DocumentStore, encoder: BiEncoder, byt
     data[byte] ^= 64
     shard.write_bytes(data)
     with pytest.raises(RankwellError, match="damaged") as told:
-        PassageWords.open(store, encoder).matches(np.arange(15), encoder.encode_query_words(["bee"])[0])
+        PassageWords.open(store, encoder).matches(np.arange(15), DenseRanker(encoder).encode_words(["bee"])[0])
     assert "\n" not in str(told.value)
     shard.write_bytes(data[:50])
     with pytest.raises(RankwellError):
@@ -166,6 +170,44 @@ def test_words_re_rank_what_was_found(index: Index, tiny_bi_encoder: Path) -> No
     best = only.search(QUERIES, 3)
     assert [best[qid].docids for qid in found] == [words[qid].docids[:3] for qid in found]
     assert FirstStage(index, encoder=tiny_bi_encoder, words=0.0).search(QUERIES, 20) == found
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The queries of each pass through the encoder."""
+    encode, passes = BiEncoder.encode_queries, list[list[str]]()
+
+    def counted(encoder: BiEncoder, texts: Sequence[str], words: list[Vectors] | None = None) -> Vectors:
+        passes.append(list(texts))
+        return encode(encoder, texts, words)
+
+    monkeypatch.setattr(BiEncoder, "encode_queries", counted)
+    return passes
+
+
+def test_one_pass_makes_the_vectors_of_queries_and_their_words(
+    index: Index, tiny_bi_encoder: Path, passes: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [query.text for query in QUERIES]
+    apart = FirstStage(index, encoder=tiny_bi_encoder, share=0.6)
+    both = FirstStage(index, encoder=tiny_bi_encoder, share=0.6, words=0.4)
+    expected = replace(both, share=0.0).add_words(apart.search(QUERIES, 15), QUERIES)
+    assert passes == [texts, texts]
+    assert both.search(QUERIES, 15) == expected
+    assert passes[2:] == [texts]
+    both.dense.explain_words(texts[1], ["d01"], index)
+    system = System(both)
+    reranked = system.rerank(expected, QUERIES)
+    assert len(passes) == 3
+    monkeypatch.setattr(dense, "REMEMBERED", 1)
+    assert system.rerank(expected, QUERIES) == reranked
+    assert system.rerank(expected, QUERIES) == reranked
+    assert passes[3:] == [texts]  # forgotten by the first, encoded once by the second
+    other = [Query("q1", "tea"), QUERIES[1]]
+    assert (
+        both.search(other, 15)["q1"]
+        == FirstStage(index, encoder=tiny_bi_encoder, share=0.6, words=0.4).search(other[:1], 15)["q1"]
+    )
 
 
 def test_a_system_records_its_weight_and_takes_the_words_along(
@@ -223,8 +265,51 @@ def test_a_weight_needs_a_bi_encoder(index: Index) -> None:
         FirstStage(index, words=0.5)
 
 
-def test_the_words_of_another_encoder_are_not_used(index: Index, encoder: BiEncoder, tiny_bi_encoder: Path) -> None:
-    for store in index.documents.stores:
-        PassageWords.open(store, encoder)
-        other = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=16)
-        assert not PassageWords.is_complete(store, other)
+def test_the_words_of_another_encoder_are_not_used(
+    index: Index, encoder: BiEncoder, tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    other = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=4)
+    run = Run.from_scores({query.qid: dict.fromkeys((d.docid for d in DOCUMENTS), 0.0) for query in QUERIES})
+    first = DenseRanker(encoder).compare_words(run, QUERIES, index)
+    assert not any(PassageWords.is_complete(store, other) for store in index.documents.stores)
+    alone = Index.build(DOCUMENTS, tmp_path / "alone")
+    expected = DenseRanker(other).compare_words(run, QUERIES, alone)
+    assert DenseRanker(other).compare_words(run, QUERIES, index) == expected != first
+    assert DenseRanker(encoder).compare_words(run, QUERIES, index) == first
+
+
+def test_a_passage_of_one_token_or_of_10000_is_compared_as_far_as_it_is_read(
+    encoder: BiEncoder, tmp_path: Path
+) -> None:
+    texts = ["the river " * 10_000, "the river " * 15, "bee", "", "?"]
+    store = DocumentStore.build([Document(str(n), text) for n, text in enumerate(texts)], tmp_path / "some")
+    dense = DenseRanker(encoder)
+    [query] = dense.encode_words(["river bee"])
+    similarities, places = PassageWords.open(store, encoder).matches(np.arange(5), query)
+    np.testing.assert_array_equal(similarities[0], similarities[1])  # 30 tokens, [CLS] and [SEP]
+    exact = dense.compare_texts("river bee", texts)
+    assert np.corrcoef(similarities.sum(axis=1), exact)[0, 1] > 0.9
+    assert places.max(axis=1).tolist() <= [31, 31, 2, 1, 2]
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_a_read_only_index_without_words_is_refused_in_one_line(
+    index: Index, tiny_bi_encoder: Path, vectors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if vectors:
+        FirstStage(index, encoder=tiny_bi_encoder, share=0.5).prepare()
+    before = sorted(index.folder.rglob("*"))
+    monkeypatch.setattr(DocumentStore, "writable", False)
+    asked = ["search", str(index.folder), "honey market", "--encoder", str(tiny_bi_encoder), "--words", "0.5"]
+    told = CliRunner().invoke(app, asked).exception
+    assert isinstance(told, RankwellError)  # which the command line prints and ends with
+    assert "read-only, and without the word vectors of this bi-encoder" in str(told)
+    assert "\n" not in str(told)
+    assert sorted(index.folder.rglob("*")) == before
+    run = Run.from_scores({"q1": {"d01": 2.0, "d04": 1.0, "d12": 0.0}})
+    ranker = WordRanker.from_pretrained(tiny_bi_encoder, device="cpu")
+    compared = ranker.dense.compare_texts("honey market", index.texts(["d01", "d04", "d12"]))
+    assert dict(ranker.rerank(run, QUERIES[:1], index)["q1"]) == pytest.approx(
+        dict(zip(("d01", "d04", "d12"), compared.tolist(), strict=True))
+    )
+    assert sorted(index.folder.rglob("*")) == before

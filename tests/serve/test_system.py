@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("torch")
+from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
@@ -51,10 +52,15 @@ def test_first_stage_depth_and_shares_are_the_systems(
     assert ready["hybrid"] == (0.6 if encoded else None)
 
 
-def test_answers_say_which_words_met(served_index: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:
+def test_answers_say_which_words_met(
+    served_index: Path, tiny_bi_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     system = System(FirstStage(Index.open(served_index), TUNED, tiny_bi_encoder, 0.6, 0.5)).save(tmp_path / "system")
     with opened(Sources(tmp_path / "system", computing=Computing("cpu", "fp32"), is_system=True)) as client:
+        encode, passes = BiEncoder.encode_queries, list[Any]()
+        monkeypatch.setattr(BiEncoder, "encode_queries", lambda *given: passes.append(given) or encode(*given))
         answer = client.post("/search", json={"query": QUERY, "k": 3, "words": True}).json()
+        assert [texts for _, texts, _ in passes] == [[QUERY]]  # search, word vectors and explanation share one pass
         plain = client.post("/search", json={"query": QUERY, "k": 3, "stages": "bm25"}).json()
         assert client.get("/ready").json()["words"] == 0.5
     assert [row["docid"] for row in answer["hybrid"]] == [result.docid for result in system.search(QUERY, k=3)]

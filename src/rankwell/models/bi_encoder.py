@@ -242,13 +242,16 @@ class BiEncoder:
         self._check_room(other.query_prompt)
         return other
 
-    def encode_queries(self, texts: Sequence[str], instruction: str | None = None) -> Vectors:
+    def encode_queries(
+        self, texts: Sequence[str], instruction: str | None = None, *, words: list[Vectors] | None = None
+    ) -> Vectors:
         """The vectors (N, H) of queries, of length 1 unless the model compares by the dot product.
 
-        ``instruction`` says what to look for, in place of what the prompt says.
+        ``instruction`` says what to look for, in place of what the prompt says. If a list ``words`` is given, the vectors
+        (T, W) of each query's words are appended to it, of length 1.
         """
         encoder = self if instruction is None else self.asking(instruction)
-        return encoder._encode(texts, self.modules.query, of_query=True)
+        return encoder._encode(texts, self.modules.query, words, of_query=True)
 
     def encode_documents(
         self, texts: Sequence[str], words: list[Any] | None = None, code: WordCode | None = None
@@ -259,12 +262,6 @@ class BiEncoder:
         their codes.
         """
         return self._encode(texts, self.modules.document, words, code)
-
-    def encode_query_words(self, texts: Sequence[str]) -> list[Vectors]:
-        """The vectors (T, W) of the words of each query, of length 1. Words are the encoder's tokens."""
-        words: list[Vectors] = []
-        self._encode(texts, self.modules.query, words, of_query=True)
-        return words
 
     def encode_tokens(
         self,

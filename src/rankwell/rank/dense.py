@@ -5,6 +5,7 @@ BM25 finds documents by their words, a bi-encoder by their meaning; a fusion of 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, get_args
@@ -40,6 +41,8 @@ CHEAP = 200_000
 DEEP, TIES = 1000, 100
 """Search goes at least this deep, and this far below the requested depth: documents with equal scores are ordered by
 id, so a short list must be the top of a long one."""
+REMEMBERED = 1 << 10
+"""The most queries whose word vectors, about 20 KB each, stay in memory after a search."""
 
 
 class DenseRanker:
@@ -59,17 +62,42 @@ class DenseRanker:
         self._opened: WeakKeyDictionary[Lexicon, PassageVectors] = WeakKeyDictionary()
         self._codes: WeakKeyDictionary[Lexicon, VectorCodes] = WeakKeyDictionary()
         self._words: WeakKeyDictionary[Lexicon, PassageWords] = WeakKeyDictionary()
+        self._asked: dict[str, tuple[Vectors, Vectors]] = {}
+        """The vectors of the last queries whose words were encoded, and those of the words."""
+
+    def asking(self, instruction: str) -> DenseRanker:
+        """The same with another instruction in the encoder's prompt of queries."""
+        other = copy.copy(self)
+        other.encoder, other._asked = self.encoder.asking(instruction), {}
+        return other
+
+    def encode_words(self, queries: Sequence[str]) -> list[Vectors]:
+        """The vectors (T, W) of the words of each query, of length 1. Words are the encoder's tokens.
+
+        The same pass makes the queries' own vectors. Both are remembered until the words of others are encoded, so call
+        this before a search whose results words re-rank.
+        """
+        known = self._asked
+        if not known.keys() >= set(queries):
+            words: list[Vectors] = []
+            vectors = self.encoder.encode_queries(queries, words=words)
+            self._asked = known = dict(zip(queries, zip(vectors, words, strict=True), strict=True))
+        return [known[query][1] for query in queries]
+
+    def _encode(self, queries: Sequence[str]) -> Vectors:
+        known = self._asked
+        if known.keys() >= set(queries):
+            return np.array([known[query][0] for query in queries], np.float32).reshape(-1, self.encoder.width)
+        return self.encoder.encode_queries(queries)
 
     def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, by similarity."""
-        if depth < 1:
-            raise RankwellError(f"the depth must be at least 1, not {depth}")
-        by_qid = queries_by_id(run, queries)
+        by_qid = queries_by_id(run, queries, depth)
         head = run.head(depth)
         docids = list(dict.fromkeys(chain.from_iterable(ranking.docids for ranking in head.values())))
         documents = self._documents(docids, texts)
         row_of = {docid: row for row, docid in enumerate(docids)}
-        vectors = self.encoder.encode_queries([by_qid[qid].text for qid in head])
+        vectors = self._encode([by_qid[qid].text for qid in head])
         rankings = {}
         for query, (qid, ranking) in zip(vectors, head.items(), strict=True):
             candidates = documents[[row_of[docid] for docid in ranking.docids]]
@@ -82,7 +110,9 @@ class DenseRanker:
         Word vectors that are not stored yet are computed first.
         """
         by_qid = queries_by_id(run, queries)
-        words = self.encoder.encode_query_words([by_qid[qid].text for qid in run])
+        words = self.encode_words([by_qid[qid].text for qid in run])
+        if len(self._asked) > REMEMBERED:
+            self._asked = {}
 
         def compare(place: int) -> Ranking:
             docids = rankings[place].docids
@@ -97,7 +127,7 @@ class DenseRanker:
     def compare_texts(self, query: str, texts: Sequence[str]) -> Vectors:
         """The scores (N,) of :meth:`compare_words` for texts, from all numbers of their word vectors."""
         words: list[Vectors] = []
-        [asked] = self.encoder.encode_query_words([query])
+        [asked] = self.encode_words([query])
         self.encoder.encode_documents(texts, words)
         return np.array([(document @ asked.T).max(axis=0).sum() for document in words], np.float32)
 
@@ -117,7 +147,7 @@ class DenseRanker:
     def explain_words(self, query: str, docids: Sequence[str], texts: Texts) -> list[list[tuple[str, str, float]]]:
         """For each document the words of a query, the most similar ones of the document, and how similar they are."""
         asked = self.encoder.name_words(query, of_query=True)
-        [vectors] = self.encoder.encode_query_words([query])
+        [vectors] = self.encode_words([query])
         similarities, places = self.match_words(docids, vectors, texts)
         # Marks and special tokens take part in the comparison, but say nothing to a reader.
         shown = [number for number, word in enumerate(asked) if any(map(str.isalnum, word)) and word[0] not in "[<"]
@@ -146,7 +176,7 @@ class DenseRanker:
         self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int
     ) -> Iterable[tuple[Rows, Vectors]]:
         """The ``k`` nearest documents of each store: their numbers within it, and their similarities."""
-        vectors = self.encoder.encode_queries(queries)
+        vectors = self._encode(queries)
         compressed = self.compresses(sum(map(len, stores)))
         for store in stores:
             yield self.nearest(vectors, store, k, compressed=compressed)

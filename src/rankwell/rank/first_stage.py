@@ -93,6 +93,8 @@ class FirstStage:
         else:
             from rankwell.rank.dense import search_hybrid
 
+            if self.words:
+                self.dense.encode_words([query.text for query in queries])  # and the queries' own vectors
             run = search_hybrid(index, self.dense, queries, self.share, self.bm25, k=deep, threads=threads)
         return self.add_words(run, queries).head(k) if self.words else run
 

@@ -216,6 +216,9 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Sh
 
     With words, the documents' vectors that are missing are stored in the same pass.
     """
+    if not store.writable:
+        lacks = f"read-only, and without the {'vectors' if words is None else 'word vectors'} of this bi-encoder"
+        raise InputError(store.folder, None, f"{lacks}; make them with `rankwell index` where it can be written")
     wants = words is None or (bool(shards.pending()) and shards.size == words.size)
     known, _, kept = known_vectors(store, encoder.name, encoder.width, np.float16)
     word_rows, word_lengths, codes = known_vectors(store, encoder.name + WORDS, CODE_BYTES, np.uint8)

@@ -305,9 +305,7 @@ class Ranker:
     def groups(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Iterator[Pairs]:
         """A run's first ``depth`` candidates of each query as pairs to score, some queries at a time."""
         self.template.require("query", "document")
-        if depth < 1:
-            raise RankwellError(f"the depth must be at least 1, not {depth}")
-        by_qid = queries_by_id(run, queries)
+        by_qid = queries_by_id(run, queries, depth)
         for qids in groups_of_queries(run, depth):
             candidates = {qid: run[qid].docids[:depth] for qid in qids}
             query_of = np.repeat(np.arange(len(qids)), [len(docids) for docids in candidates.values()])

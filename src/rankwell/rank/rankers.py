@@ -125,8 +125,10 @@ def open_encoder(name: str | Path, computing: Computing) -> BiEncoder:
     return BiEncoder.from_pretrained(name, device=computing.device, precision=precision, trust_remote_code=trusted)
 
 
-def queries_by_id(run: Run, queries: Sequence[Query]) -> dict[str, Query]:
-    """The queries by id. Raises if the run has results for any other query."""
+def queries_by_id(run: Run, queries: Sequence[Query], depth: int = 1) -> dict[str, Query]:
+    """The queries by id. Raises if the run has results for any other query, or if the depth is less than 1."""
+    if depth < 1:
+        raise RankwellError(f"the depth must be at least 1, not {depth}")
     by_qid = {query.qid: query for query in queries}
     missing = next((qid for qid in run if qid not in by_qid), None)
     if missing is not None:

@@ -242,6 +242,8 @@ class System:
         top, stage = first.head(self.depth), self.first_stage
         if self.ranker is None and stage.encodes:
             if stage.share:
+                if stage.words:
+                    stage.dense.encode_words([query.text for query in queries])
                 similarity = stage.dense.rerank(top, queries, self.index, depth=self.depth)
                 top = fuse({"first": top, "similarity": similarity}, Shares.hybrid(stage.share))
             return stage.add_words(top, queries)

@@ -19,15 +19,7 @@ from rankwell.evaluation.judged import JudgedRanking, judge
 from rankwell.evaluation.notation import Measure, parse_measure
 from rankwell.evaluation.tuning import Tuned, check_folds
 from rankwell.inputs.windows import parse_aggregate
-from rankwell.rank.fusion import (
-    NORMALISATIONS,
-    AlignedScores,
-    Alignment,
-    Fusion,
-    RankFusion,
-    Shares,
-    fuse,
-)
+from rankwell.rank.fusion import AlignedScores, Alignment, Fusion, Shares, fuse
 from rankwell.rank.window_scores import WindowScores
 
 F = TypeVar("F", bound=Fusion)
@@ -45,13 +37,6 @@ def share_grid(parts: Sequence[str], step: float = 0.1, normalise: str = "z-scor
     grid = [counts for counts in product(range(steps, -1, -1), repeat=len(parts)) if sum(counts) == steps]
     named = [dict(zip(parts, (count / steps for count in counts), strict=True)) for counts in grid]
     return tuple(Shares(**shares, normalise=normalise) for shares in named)
-
-
-def fusion_grid(step: float = 0.1) -> tuple[Fusion, ...]:
-    """For a first stage and a model: all multiples of ``step`` under each normalisation, and rank fusion."""
-    shares = np.linspace(0, 1, _steps(step) + 1).round(10).tolist()
-    grid = [Shares.beside_model(first=share, normalise=how) for how in NORMALISATIONS for share in shares]
-    return (*grid, RankFusion())
 
 
 def _steps(step: float) -> int:

@@ -18,7 +18,6 @@ import json
 import math
 import warnings
 from functools import cached_property
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -153,7 +152,7 @@ class VectorCodes:
         codes = cls(vectors, shards)
         if not (codes.folder / RECALL).exists():
             codes._choose_reach()
-        codes._reach = _reach(codes._record(), codes.folder / RECALL)
+        codes._reach = codes._recorded("reach", math.inf)
         return codes
 
     @staticmethod
@@ -167,16 +166,16 @@ class VectorCodes:
     @property
     def recall(self) -> float:
         """The share of the 100 nearest documents that compressed search finds, as measured when the codes were made."""
-        value = self._record().get(f"recall@{RECALL_DEPTH}")
-        if not isinstance(value, float | int):
-            raise InputError(self.folder / RECALL, None, "not a record of a recall")
-        return float(value)
+        return self._recorded(f"recall@{RECALL_DEPTH}")
 
-    def _record(self) -> dict[str, Any]:
+    def _recorded(self, name: str, default: float | None = None) -> float:
         path = self.folder / RECALL
         if (checksums := checksums_beside(path)) is not None:
             checksums.check_file(path)
-        return read_object(path)
+        value = read_object(path).get(name, default)
+        if not isinstance(value, float | int):
+            raise InputError(path, None, "not a record of a recall")
+        return float(value)
 
     def _choose_reach(self) -> None:
         """Store the shortest reach with the wanted recall, with some documents as queries; if none has it, no limit."""
@@ -352,13 +351,6 @@ def _centroids(vectors: PassageVectors, shards: Shards) -> Vectors:
 
 def _write(file: IO[bytes], values: NDArray[Any]) -> None:
     file.write(np.ascontiguousarray(values).data)
-
-
-def _reach(record: dict[str, Any], path: Path) -> float:
-    value = record.get("reach", math.inf)
-    if not isinstance(value, float | int):
-        raise InputError(path, None, "not a record of a recall")
-    return float(value)
 
 
 def _candidates(documents: int, k: int) -> int:

@@ -7,7 +7,6 @@ several documents at a time: each part of the query is loaded once for all of th
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from rankwell.core.native import kernel, native
-from rankwell.models.kernels.tile_kernels import call_vector, multiply_add
+from rankwell.models.kernels.tile_kernels import call_vector, fold_steps, multiply_add, number
 from rankwell.rank.vector_records import CODE_UNIT, NUMBER_BITS
 
 TOGETHER = 4
@@ -34,56 +33,30 @@ _HALF_SUMS = ir.VectorType(_I64, 2)
 _BYTES, _SHORTS = ir.VectorType(_I8, CODE_UNIT), ir.VectorType(_I16, CODE_UNIT)
 
 
-def _number(value: int) -> Any:
-    return ir.Constant(_I64, value)
-
-
 def _load(builder: Any, address: Any, kind: Any, align: int) -> Any:
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=align)
 
 
-def _sum_steps(
-    builder: Any, steps: Any, zero: Any, count: int, add: Callable[[Any, list[Any]], list[Any]]
-) -> list[Any]:
-    """``count`` sums over a loop: ``add`` gets the number of the step and the sums before it."""
-    before, loop, after = builder.block, builder.append_basic_block("steps"), builder.append_basic_block("sums")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    step = builder.phi(_I64)
-    step.add_incoming(_number(0), before)
-    sums = [builder.phi(zero.type) for _ in range(count)]
-    for value in sums:
-        value.add_incoming(zero, before)
-    added = add(step, sums)
-    following = builder.add(step, _number(1))
-    step.add_incoming(following, loop)
-    for value, total in zip(sums, added, strict=True):
-        value.add_incoming(total, loop)
-    builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
-    builder.position_at_end(after)
-    return added
-
-
 def _product_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     addresses, query, steps, out = arguments
-    rows = [_load(builder, builder.add(addresses, _number(8 * d)), _I64, 8) for d in range(TOGETHER)]
+    rows = [_load(builder, builder.add(addresses, number(8 * d)), _I64, 8) for d in range(TOGETHER)]
 
     def add(step: Any, sums: list[Any]) -> list[Any]:
-        factors = _load(builder, builder.add(query, builder.mul(step, _number(4 * WIDTH_UNIT))), _FLOATS, 4)
-        place = builder.mul(step, _number(2 * WIDTH_UNIT))
+        factors = _load(builder, builder.add(query, builder.mul(step, number(4 * WIDTH_UNIT))), _FLOATS, 4)
+        place = builder.mul(step, number(2 * WIDTH_UNIT))
         halves = [_load(builder, builder.add(row, place), _HALVES, 2) for row in rows]
         return [
             multiply_add(builder, builder.fpext(some, _FLOATS), factors, value)
             for some, value in zip(halves, sums, strict=True)
         ]
 
-    sums = _sum_steps(builder, steps, ir.Constant(_FLOATS, [0.0] * WIDTH_UNIT), TOGETHER, add)
+    sums = fold_steps(builder, steps, ir.Constant(_FLOATS, [0.0] * WIDTH_UNIT), TOGETHER, add)
     for document, value in enumerate(sums):
         parts = [builder.extract_element(value, ir.Constant(_I32, lane)) for lane in range(WIDTH_UNIT)]
         while len(parts) > 1:
             half = len(parts) // 2
             parts = [builder.fadd(*pair) for pair in zip(parts[:half], parts[half:], strict=True)]
-        place = builder.inttoptr(builder.add(out, _number(4 * document)), _F32.as_pointer())
+        place = builder.inttoptr(builder.add(out, number(4 * document)), _F32.as_pointer())
         builder.store(parts[0], place, align=4)
     return context.get_dummy_value()
 
@@ -112,20 +85,6 @@ def row_products(bases, size, rows, query, out):
             out[first + i] = four[i]
 
 
-@native()
-def half_products(documents, query, out):
-    """``out`` (N,) = the products of ``documents`` (N, W), fp16 given as uint16, with a query (W,), in fp32."""
-    addresses, four = np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.float32)
-    begin, width = documents.ctypes.data, len(query)
-    for first in range(0, len(documents), TOGETHER):
-        count = min(TOGETHER, len(documents) - first)
-        for i in range(TOGETHER):
-            addresses[i] = begin + 2 * width * (first + min(i, count - 1))
-        _products_of_four(addresses.ctypes.data, query.ctypes.data, width // WIDTH_UNIT, four.ctypes.data)
-        for i in range(count):
-            out[first + i] = four[i]
-
-
 def _store_totals(builder: Any, counts: list[Any], out: Any) -> None:
     """Store the sum of the bytes of each vector, in 16 bits."""
     # x86 sums bytes by one instruction, which gives two halves; elsewhere LLVM knows what is best.
@@ -140,7 +99,7 @@ def _store_totals(builder: Any, counts: list[Any], out: Any) -> None:
             value = builder.trunc(builder.add(*parts), _I16)
         else:
             value = builder.call(total_of, [builder.zext(value, _SHORTS)])
-        place = builder.inttoptr(builder.add(out, _number(2 * document)), _I16.as_pointer())
+        place = builder.inttoptr(builder.add(out, number(2 * document)), _I16.as_pointer())
         builder.store(value, place, align=2)
 
 
@@ -149,10 +108,10 @@ def _counts_of(join: str) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         codes, stride, other, steps, out = arguments
-        rows = [builder.add(codes, builder.mul(stride, _number(d))) for d in range(CODES_TOGETHER)]
+        rows = [builder.add(codes, builder.mul(stride, number(d))) for d in range(CODES_TOGETHER)]
 
         def add(step: Any, sums: list[Any]) -> list[Any]:
-            begin = builder.mul(step, _number(CODE_UNIT))
+            begin = builder.mul(step, number(CODE_UNIT))
             right = _load(builder, builder.add(other, begin), _BYTES, 1)
             added = []
             for row, value in zip(rows, sums, strict=True):
@@ -160,7 +119,7 @@ def _counts_of(join: str) -> Any:
                 added.append(builder.add(value, call_vector(builder, f"llvm.ctpop.v{CODE_UNIT}i8", bits)))
             return added
 
-        sums = _sum_steps(builder, steps, ir.Constant(_BYTES, [0] * CODE_UNIT), CODES_TOGETHER, add)
+        sums = fold_steps(builder, steps, ir.Constant(_BYTES, [0] * CODE_UNIT), CODES_TOGETHER, add)
         _store_totals(builder, sums, out)
         return context.get_dummy_value()
 

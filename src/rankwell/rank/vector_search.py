@@ -110,14 +110,17 @@ def has_kernel(width: int) -> bool:
 
 def _scan(group: Sequence[Block], queries: Vectors, scores: Vectors) -> None:
     """Compare a few queries with all documents, on all cores."""
-    from rankwell.rank.vector_kernels import half_products  # imports numba
+    from rankwell.rank.vector_kernels import row_products  # imports numba
+
+    rows = np.arange(PIECE)
 
     def compare(piece: tuple[int, list[Block]]) -> None:
         begin, parts = piece
         for part in parts:
+            address, count = np.array([part.ctypes.data]), len(part)
             for query, row in zip(queries, scores, strict=True):
-                half_products(part.view(np.uint16), query, row[begin : begin + len(part)])
-            begin += len(part)
+                row_products(address, count, rows[:count], query, row[begin : begin + count])
+            begin += count
 
     map_lanes(compare, list(_pieces(group, PIECE)))
 

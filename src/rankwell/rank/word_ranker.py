@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from rankwell.core.arrays import Scores
-from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.sources import Source
@@ -61,9 +60,7 @@ class WordRanker:
 
     def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, in the order of their words."""
-        if depth < 1:
-            raise RankwellError(f"the depth must be at least 1, not {depth}")
-        by_qid, top = queries_by_id(run, queries), run.head(depth)
+        by_qid, top = queries_by_id(run, queries, depth), run.head(depth)
         if self.dense.has_words(texts):
             return self.dense.compare_words(top, queries, texts)
         rankings = {}

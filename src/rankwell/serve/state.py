@@ -184,13 +184,9 @@ class State:
     def asking(self, instruction: str) -> State:
         """The same, with an instruction in the prompt of the bi-encoder's queries."""
         assert self.system is not None
-        other, system, dense = (
-            copy(self),
-            self.system.with_index(self.system.index),
-            copy(self.system.first_stage.dense),
-        )
-        dense.encoder = dense.encoder.asking(instruction)
-        vars(system.first_stage)["dense"], vars(other)["system"] = dense, system
+        other, system = copy(self), self.system.with_index(self.system.index)
+        vars(system.first_stage)["dense"] = self.system.first_stage.dense.asking(instruction)
+        vars(other)["system"] = system
         vars(other).pop("first_stages", None)
         return other
 

@@ -46,6 +46,33 @@ def multiply_add(builder: Any, left: Any, right: Any, added: Any) -> Any:
     return call_vector(builder, f"llvm.fma.v{left.type.count}f32", left, right, added)
 
 
+def number(value: int) -> Any:
+    """A whole number of 64 bits."""
+    return ir.Constant(_I64, value)
+
+
+def fold_steps(
+    builder: Any, steps: Any, start: Any, count: int, step: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """Fold a loop over ``count`` values: ``step`` gets the step's number and the values before it."""
+    before, loop, after = builder.block, builder.append_basic_block("steps"), builder.append_basic_block("folded")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    turn = builder.phi(_I64)
+    turn.add_incoming(number(0), before)
+    values = [builder.phi(start.type) for _ in range(count)]
+    for value in values:
+        value.add_incoming(start, before)
+    results = step(turn, values)
+    following = builder.add(turn, number(1))
+    turn.add_incoming(following, loop)
+    for value, result in zip(values, results, strict=True):
+        value.add_incoming(result, loop)
+    builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
+    builder.position_at_end(after)
+    return results
+
+
 def _add_products(builder: Any, sums: Any, columns: Any, row: Any) -> Any:
     """``sums`` (LANES,) plus the dot products of as many columns (LANES, 4) and one row (4,), repeated."""
     if _DOT == 4:
@@ -74,9 +101,6 @@ def _tile_of(kind: str) -> Any:
         rows, columns, steps, out, stride, scales, middles, weights, totals, bias = arguments
         kept = _INTS if whole else _FLOATS
 
-        def number(value: int) -> Any:
-            return ir.Constant(_I64, value)
-
         def load(base: Any, offset: Any, kind: Any) -> Any:
             return builder.load(builder.inttoptr(builder.add(base, offset), kind.as_pointer()), align=4)
 
@@ -96,30 +120,20 @@ def _tile_of(kind: str) -> Any:
                 builder.shuffle_vector(vector, empty, ir.Constant(_INTS, [lane] * LANES)) for vector, lane in vectors
             ]
 
-        before, loop, after = builder.block, builder.append_basic_block("steps"), builder.append_basic_block("sums")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        step = builder.phi(_I64)
-        step.add_incoming(number(0), before)
-        sums = [builder.phi(kept) for _ in range(TILE * _VECTORS)]
-        for value in sums:
-            value.add_incoming(ir.Constant(kept, [0 if whole else 0.0] * LANES), before)
-        begin = builder.mul(step, number(4 * TILE))
-        right, added = loaded(columns, begin, _BYTES if whole else _FLOATS), []
-        for row, factor in enumerate(repeated(rows, begin, kept)):
-            for part in range(_VECTORS):
-                value = sums[_VECTORS * row + part]
-                if whole:
-                    added.append(_add_products(builder, value, right[part], builder.bitcast(factor, _BYTES)))
-                else:
-                    added.append(multiply_add(builder, right[part], factor, value))
-        following = builder.add(step, number(1))
-        step.add_incoming(following, loop)
-        for value, total in zip(sums, added, strict=True):
-            value.add_incoming(total, loop)
-        builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
+        def add(step: Any, sums: list[Any]) -> list[Any]:
+            begin = builder.mul(step, number(4 * TILE))
+            right, added = loaded(columns, begin, _BYTES if whole else _FLOATS), []
+            for row, factor in enumerate(repeated(rows, begin, kept)):
+                for part in range(_VECTORS):
+                    value = sums[_VECTORS * row + part]
+                    if whole:
+                        added.append(_add_products(builder, value, right[part], builder.bitcast(factor, _BYTES)))
+                    else:
+                        added.append(multiply_add(builder, right[part], factor, value))
+            return added
 
-        builder.position_at_end(after)
+        zero = ir.Constant(kept, [0 if whole else 0.0] * LANES)
+        added = fold_steps(builder, steps, zero, TILE * _VECTORS, add)
         row_scales, row_middles, of_columns = repeated(scales, number(0), _FLOATS), [], []
         if whole:
             row_middles = repeated(middles, number(0), _FLOATS)
@@ -154,9 +168,6 @@ fp32_tile = _tile_of("fp32")
 def _softmax_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     scores, rows, factors = arguments
 
-    def number(value: int) -> Any:
-        return ir.Constant(_I64, value)
-
     def constant(value: float) -> Any:
         return ir.Constant(_FLOATS, [value] * LANES)
 
@@ -165,25 +176,6 @@ def _softmax_instructions(context: Any, builder: Any, signature: Any, arguments:
         return [
             builder.inttoptr(builder.add(begin, number(4 * LANES * i)), _FLOATS.as_pointer()) for i in range(_VECTORS)
         ]
-
-    def each_row(name: str, start: Any, step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-        """Fold ``step`` over the rows."""
-        before, loop, after = builder.block, builder.append_basic_block(name), builder.append_basic_block(f"{name}.end")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        row = builder.phi(_I64)
-        row.add_incoming(number(0), before)
-        values = [builder.phi(_FLOATS) for _ in range(_VECTORS)]
-        for value in values:
-            value.add_incoming(start, before)
-        results = step(row, values)
-        following = builder.add(row, number(1))
-        row.add_incoming(following, loop)
-        for value, result in zip(values, results, strict=True):
-            value.add_incoming(result, loop)
-        builder.cbranch(builder.icmp_signed("<", following, rows), loop, after)
-        builder.position_at_end(after)
-        return results
 
     def find_largest(row: Any, values: list[Any]) -> list[Any]:
         loaded = [builder.load(place, align=4) for place in places(row)]
@@ -202,7 +194,7 @@ def _softmax_instructions(context: Any, builder: Any, signature: Any, arguments:
         exponent = builder.shl(builder.sub(whole, ir.Constant(_INTS, [128] * LANES)), ir.Constant(_INTS, [23] * LANES))
         return builder.bitcast(builder.add(builder.bitcast(value, _INTS), exponent), _FLOATS)
 
-    largest = each_row("largest", constant(-math.inf), find_largest)
+    largest = fold_steps(builder, rows, constant(-math.inf), _VECTORS, find_largest)
 
     def add_exponential(row: Any, values: list[Any]) -> list[Any]:
         sums = []
@@ -212,7 +204,7 @@ def _softmax_instructions(context: Any, builder: Any, signature: Any, arguments:
             sums.append(builder.fadd(value, raised))
         return sums
 
-    for i, total in enumerate(each_row("exponentials", constant(0.0), add_exponential)):
+    for i, total in enumerate(fold_steps(builder, rows, constant(0.0), _VECTORS, add_exponential)):
         place = builder.inttoptr(builder.add(factors, number(4 * LANES * i)), _FLOATS.as_pointer())
         builder.store(builder.fdiv(constant(1.0), total), place, align=4)
     return context.get_dummy_value()
