@@ -177,9 +177,9 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The queries of each pass through the encoder."""
     encode, passes = BiEncoder.encode_queries, list[list[str]]()
 
-    def counted(encoder: BiEncoder, texts: Sequence[str], words: list[Vectors] | None = None) -> Vectors:
+    def counted(encoder: BiEncoder, texts: Sequence[str], *, words: list[Vectors] | None = None) -> Vectors:
         passes.append(list(texts))
-        return encode(encoder, texts, words)
+        return encode(encoder, texts, words=words)
 
     monkeypatch.setattr(BiEncoder, "encode_queries", counted)
     return passes

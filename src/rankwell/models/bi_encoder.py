@@ -247,8 +247,8 @@ class BiEncoder:
     ) -> Vectors:
         """The vectors (N, H) of queries, of length 1 unless the model compares by the dot product.
 
-        ``instruction`` says what to look for, in place of what the prompt says. If a list ``words`` is given, the vectors
-        (T, W) of each query's words are appended to it, of length 1.
+        ``instruction`` says what to look for, in place of what the prompt says. If a list ``words`` is given, the
+        vectors (T, W) of each query's words are appended to it, of length 1.
         """
         encoder = self if instruction is None else self.asking(instruction)
         return encoder._encode(texts, self.modules.query, words, of_query=True)
