@@ -26,7 +26,7 @@ from rankwell import sample
 from rankwell.core.errors import RankwellError
 from rankwell.core.stopping import TimeIsUp
 from rankwell.corpus.datasets import open_dataset
-from rankwell.corpus.records import Run
+from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.rank.dense import search_both
 from rankwell.rank.first_stage import FirstStage
@@ -239,34 +239,27 @@ def test_few_queries_tune_settings_but_train_nothing(tmp_path: Path, tiny_bi_enc
 
 
 def test_few_queries_move_the_weight_a_little_and_it_stays_unless_it_is_worse(
-    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_bi_encoder: Path
 ) -> None:
-    data = take(tmp_path / "data", 30, "train")
-    steps = [step for step in every_step(FitTask(str(data), tmp_path / "few")) if step.name in ("hybrid", "tuned")]
-    assert [step.cautious for step in steps] == [False, True]
-    assert not named("tuned").cautious  # with many queries, it has to be shown to be better
-    steps[0] = replace(steps[0], make=lambda task, below: hybrid(task, below, tiny_bi_encoder))
-    monkeypatch.setattr(ladder, "ladder", lambda task: steps)
-    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, data)
-    tuned = rungs(system)["tuned"]
-    test = tuned["against the rung below"]
-    assert tuned["kept"] == (test["difference"] > 0 or test["p"] >= 0.05)
-    queries, qrels = open_dataset(data).queries("train"), open_dataset(data).qrels("train")
-    first = FirstStage(system.index, encoder=tiny_bi_encoder, share=0.7)
-    runs = search_both(system.index, first.dense, queries, first.bm25)
+    task = FitTask(str(take(tmp_path / "data", 30, "train")), tmp_path / "few", device="cpu")
+    part, first = task.parts.judged, FirstStage(task.index, encoder=tiny_bi_encoder, share=0.7)
+    below = Rung(System(first), System(first).search(part.queries, 100), {}, 30)
+    step = next(step for step in every_step(task) if step.name == "tuned")
+    assert (step.cautious, named("tuned").cautious) == (True, False)  # with many, it has to be shown to be better
+    tuned = replace(step.make(task, below), step=step, count=30)
+    runs = search_both(task.index, first.dense, part.queries, first.bm25)
     figures = [
-        evaluate(qrels, fuse(runs, Shares.hybrid(share / 10), depth=100), "RR@10").mean["RR@10"]
+        evaluate(part.qrels, fuse(runs, Shares.hybrid(share / 10), depth=100), "RR@10").mean["RR@10"]
         for share in range(1, 11)
     ]
-    best = (1 + figures.index(max(figures))) / 10
-    weight = float(re.search(r"weight ([\d.]+)", tuned["system"])[1])  # type: ignore[index]
-    assert abs(weight - 0.7) <= 0.3
-    assert abs(weight - 0.7) < abs(best - 0.7) or best == pytest.approx(0.7)
-
-
-def hybrid(task: FitTask, below: Rung, encoder: Path) -> Rung:
-    system = System(FirstStage(task.index, encoder=encoder, share=0.7))
-    return Rung(system, system.search(task.parts.judged.queries, 100), {})
+    best, weight = (1 + figures.index(max(figures))) / 10, tuned.system.first_stage.share
+    assert best < 0.4  # the tiny model knows nothing
+    assert best < weight < 0.7
+    judged = ladder._judged(task, tuned, below)
+    assert judged.contrast is not None
+    assert judged.kept == (judged.contrast.difference > 0 or judged.contrast.p >= 0.05)
+    nothing = Run.from_scores({query.qid: {"no such document": 1.0} for query in part.queries})
+    assert not ladder._judged(task, replace(tuned, run=nothing), below).kept
 
 
 def test_without_time_for_all_vectors_the_best_documents_are_compared_word_by_word(
@@ -284,7 +277,8 @@ def test_without_time_for_all_vectors_the_best_documents_are_compared_word_by_wo
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
     assert "this machine has time for: BM25, words of the best documents" in said
     record = rungs(system)["texts"]
-    queries, qrels = open_dataset(data).queries("train"), open_dataset(data).qrels("train")
+    queries = open_dataset(data).queries("train")
+    qrels = Qrels({query.qid: open_dataset(data).qrels("train")[query.qid] for query in queries})
     first = System.of_index(system.index).search(queries, 100)
     top = first.head(10)
     words = open_ranker(tiny_bi_encoder, words=True, device="cpu").rerank(top, queries, system.index)
