@@ -28,6 +28,7 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.corpus.stored_vectors import MERGED, VECTORS, WORDS, Half, WordShard, known_folder, known_vectors
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.models.compute import map_lanes
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.rankers import open_encoder
 from rankwell.rank.vector_records import Codes
@@ -86,15 +87,19 @@ class PassageVectors:
             raise InputError(self.folder, None, "damaged: a vector has numbers that are not finite")
         return vectors
 
-    def products(self, numbers: Rows, query: Vectors) -> Vectors:
-        """The products (N,) of a query (H,) with the vectors of these documents, whose numbers ascend."""
+    def products(self, numbers: Rows, query: Vectors, parts: int = 1) -> Vectors:
+        """The products (N,) of a query (H,) with the vectors of these documents, whose numbers ascend.
+
+        Threads share the rows in so many ``parts``. The kernel's products do not depend on how they are divided.
+        """
         if not has_kernel(self.width):
             return self.at(numbers).astype(np.float32) @ query
         from rankwell.rank.vector_kernels import row_products  # imports numba
 
         self._check(numbers)
         scores = np.empty(len(numbers), np.float32)
-        row_products(self._addresses, self._size, numbers, query, scores)
+        shared = list(zip(np.array_split(numbers, parts), np.array_split(scores, parts), strict=True))
+        map_lanes(lambda part: row_products(self._addresses, self._size, part[0], query, part[1]), shared)
         if not np.isfinite(scores).all():
             raise InputError(self.folder, None, "damaged: a vector has numbers that are not finite")
         return scores

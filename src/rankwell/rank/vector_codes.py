@@ -44,7 +44,7 @@ from rankwell.rank.vector_records import (
     pack_bits,
     random_rotation,
 )
-from rankwell.rank.vector_search import has_kernel, search_vectors
+from rankwell.rank.vector_search import search_vectors
 
 FEWEST_IN_CELLS = 200_000
 """Among fewer documents comparing all codes is cheap, and there is one cell."""
@@ -224,8 +224,7 @@ class VectorCodes:
             few = np.flatnonzero(allowed) if count <= max(FEWEST_CANDIDATES, len(self) // FEW_ALLOWED) else None
             candidates = min(len(self), candidates * len(self) // max(count, 1))
         found = [] if few is not None else self._scan(queries, max(candidates, rescored))
-        # The kernel's products do not depend on how the rows are divided.
-        divides = len(queries) == 1 and has_kernel(self.vectors.width)
+        parts = RESCORING_PARTS if len(queries) == 1 else 1
 
         def rescore(query: int) -> None:
             rows = few
@@ -241,8 +240,7 @@ class VectorCodes:
                 numbers[query, :k], scores[query, :k] = nearest, values
                 return
             rows.sort()
-            parts = np.array_split(rows, RESCORING_PARTS) if divides else [rows]
-            exact = np.concatenate(map_lanes(lambda part: self.vectors.products(part, queries[query]), parts))
+            exact = self.vectors.products(rows, queries[query], parts)
             # Ties in the order of the numbers, as in any other list.
             best = np.argsort(-exact, kind="stable")[:k]
             numbers[query, :k], scores[query, :k] = rows[best], exact[best]

@@ -162,7 +162,8 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
             rung = _adopt(task, rung)
         if isinstance(rung, Rung) and rung.kept and step.trains and tuned is not None:
             # Training tunes settings, too: it has to gain more than they do alone.
-            rung = _judged(task, rung, tuned)
+            against = _judged(task, rung, tuned)
+            rung = rung if against.kept else against
         tried.append(rung)
         if isinstance(rung, Skipped):
             say(f"  – {step.title}: {rung.outcome}, {rung.reason}")
