@@ -1,11 +1,12 @@
 """Where the milliseconds of one query go: in a process that has just started, and in one that is warm.
 
-    python bench/query_path.py --index FOLDER --out FILE      # an index with the vectors of rankwell-mini
+    python bench/query_path.py --index FOLDER --out FILE      # an index with rankwell-mini's vectors, and words
     python bench/query_path.py --index FOLDER --exact         # compare all vectors, however many there are
 
 Parts are measured alone, on the same 50 questions of InsuranceQA, one query at a time; medians. *Whole* is a search by
-the system, with what lies between the parts. The re-ranker reads the best ten. The command is a process of its own,
-with everything compiled: its parts end when it has imported what it needs, opened the index, and answered.
+the system, with what lies between the parts, but without words. The re-ranker reads the best ten. The command is a
+process of its own, with everything compiled: its parts end when it has imported what it needs, opened the index, and
+answered.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ import torch
 from harness import DATA, Table, clock_and_cpu, machine, make_parser, write_json
 from rankwell import BiEncoder, Query, Ranker, System, open_dataset
 from rankwell.models.checkpoints.names import DEFAULT
+from rankwell.rank.dense import search_hybrid
 
-SHARE, DEEP, RERANKED = 0.7, 1000, 10
+SHARE, DEEP, RERANKED, WORDS = 0.7, 1000, 10, 100
 COMMAND = """
 import sys, time
 import rankwell, torch
@@ -62,12 +64,17 @@ def parts_of(folder: Path, questions: list[str], *, exact: bool) -> dict[str, di
     vectors = dict(zip(questions, encoder.encode_queries(questions), strict=True))
     found = {question: index.texts(index.rank(question, k=RERANKED).docids) for question in questions}
     (store,) = index.documents.stores
+    best = {question: search_hybrid(index, dense, [Query("1", question)], SHARE, k=WORDS) for question in questions}
+    dense.encode_words(questions)  # and remember them, so that comparing is timed alone
     compressed = dense.compresses(len(index)) and not exact
     return {
         "encode the query": median(lambda question: encoder.encode_queries([question]), questions),
         f"BM25, the best {DEEP:,}": median(lambda question: index.rank(question, k=DEEP), questions),
         f"vectors, the best {DEEP:,}": median(
             lambda question: dense.nearest(vectors[question][None], store, DEEP, compressed=compressed), questions
+        ),
+        f"compare words of {WORDS}": median(
+            lambda question: dense.compare_words(best[question], [Query("1", question)], index), questions
         ),
         "whole, hybrid search": median(lambda question: system.search([Query("1", question)], 10), questions),
         f"re-rank {RERANKED}": median(lambda question: ranker.rank(question, found[question]), questions),

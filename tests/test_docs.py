@@ -96,6 +96,13 @@ def test_pages_name_a_module_only_for_what_few_need() -> None:
     assert {line for line in imports if not line.startswith("rankwell.adapters.")} == FOR_FEW
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_imports_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for line in re.findall(r"^(?:>>> )?(from rankwell(?!\.adapters)[\w.]* import .+)$", text, re.MULTILINE):
+        exec(line)
+
+
 def test_the_cells_of_the_notebook_run(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     notebook = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text(encoding="utf-8"))
