@@ -167,6 +167,7 @@ def main() -> None:
     assert moments[-1][1] == DONE
     ends = [moment for moment, _ in moments[1:]]
     lasted = {phase: end - max(begin, moment) for (moment, phase), end in zip(moments, ends, strict=False)}
+    names = [name for name in phases.names if name in lasted]  # a step may be needless
     print(json.dumps({"kills": [], "facts": facts_of(folder)}), flush=True)
     folder = place / "full" / "system"
     folder.parent.mkdir(parents=True)
@@ -177,12 +178,12 @@ def main() -> None:
     assert forked(fit_into(folder)) == 0
     print(json.dumps({"messages": messages, "facts": facts_of(folder)}), flush=True)
     # The same number in each phase; of the rest, and of few, those in the phases that write most.
-    wanted = Counter(phase for phase, _ in zip(cycle(reversed(phases.names)), range(kills), strict=False))
+    wanted = Counter(phase for phase, _ in zip(cycle(reversed(names)), range(kills), strict=False))
     while +wanted:
         folder = place / "killed" / "system"
         folder.parent.mkdir(parents=True)
         killed: list[str] = []
-        for phase in phases.names:
+        for phase in names:
             if wanted[phase] <= 0:
                 continue
             moment = phases.kill_in(phase, chance.uniform(0, lasted[phase]), fit_into(folder, phases.say))
