@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import string
 import subprocess
 import sys
@@ -45,6 +46,12 @@ def find_chromium() -> str | None:
     """The browser of the page's tests. ``CHROMIUM`` names one that is not on the path."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Ctrl-C be tested where a background shell has its programs ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
