@@ -78,8 +78,8 @@ TITLE_WEIGHTS, ANALYSER, INDEXED = (3.0,), "analyser", 10_000
 """Weights of titles to try, the step that does, and about how many documents are indexed in a second."""
 DEPTHS = (10, 20, 50, 100)
 """Depths of re-ranking to choose from."""
-READING_TIME, ALONE = 0.5, 0.8
-"""The part of the time left that a re-ranker as it is may take, also where there was none for a bi-encoder."""
+READING_TIME = 0.5
+"""The part of the time left that a re-ranker as it is may take."""
 LEAST_READ, ENOUGH_READ = 200, 500
 """A re-ranker as it is is compared on at least so many queries, where there are as many, and on more than so many only
 where its depth does not suffer."""
@@ -527,8 +527,7 @@ def _as_is(model: str, task: FitTask, below: Rung) -> Rung:
 
 def _reading(task: FitTask, below: Rung, model: str) -> tuple[int, int]:
     """The depth and the number of queries that fit into a part of the time left: fewer queries before less depth."""
-    part = READING_TIME if below.system.first_stage.share else ALONE
-    pairs, enough = part * task.left * task.scored_a_second(model), min(below.count, ENOUGH_READ)
+    pairs, enough = READING_TIME * task.left * task.scored_a_second(model), min(below.count, ENOUGH_READ)
     depth = max((depth for depth in DEPTHS if depth * (enough + task.reported) <= pairs), default=DEPTHS[0])
     return depth, min(below.count, max(LEAST_READ, int(pairs / depth) - task.reported))
 
