@@ -97,22 +97,14 @@ def test_training_starts_from_the_best_encoder_that_fits_into_the_time(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("share", "left", "expected"),
-    [
-        (0.7, 1.0, (10, 200)),
-        (0.7, 60.0, (10, 200)),
-        (0.7, 240.0, (20, 500)),
-        (0.7, 10_000.0, (100, 1000)),
-        (0.0, 240.0, (20, 860)),  # there is no time for a bi-encoder, so there will be none for what follows
-    ],
+    ("left", "expected"), [(1.0, (10, 200)), (60.0, (10, 200)), (240.0, (20, 500)), (10_000.0, (100, 1000))]
 )
 def test_a_reranker_as_it_is_reads_deeper_before_it_is_compared_on_more_queries(
-    share: float, left: float, expected: tuple[int, int]
+    left: float, expected: tuple[int, int]
 ) -> None:
     task: Any = SimpleNamespace(left=left, scored_a_second=lambda model: 100.0, reported=100)
-    system = SimpleNamespace(first_stage=SimpleNamespace(share=share))
-    many: Any = SimpleNamespace(count=1000, system=system)
-    few: Any = SimpleNamespace(count=60, system=system)
+    many: Any = SimpleNamespace(count=1000)
+    few: Any = SimpleNamespace(count=60)
     assert _reading(task, many, "a model") == expected
     assert _reading(task, few, "a model")[1] == 60
 
