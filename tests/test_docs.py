@@ -100,7 +100,9 @@ def test_pages_name_a_module_only_for_what_few_need() -> None:
 def test_what_a_page_imports_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for line in re.findall(r"^(?:>>> )?(from rankwell(?!\.adapters)[\w.]* import .+)$", text, re.MULTILINE):
-        exec(line)
+        place: dict[str, object] = {}
+        exec(line, place)
+        assert None not in [value for name, value in place.items() if not name.startswith("__")], line
 
 
 def test_the_cells_of_the_notebook_run(tmp_path: Path) -> None:

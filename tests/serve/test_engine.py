@@ -270,6 +270,7 @@ def test_a_model_that_is_no_longer_served_is_let_go(start: Start) -> None:
     watched = weakref.ref(model)
     del model
     wait_until(lambda: gc.collect() >= 0 and watched() is None)
+    assert watched() is None
 
 
 def test_stopping_finishes_what_is_queued_and_takes_nothing_new() -> None:
