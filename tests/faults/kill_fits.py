@@ -30,7 +30,8 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.rank.system import System, is_system
 from rankwell.training.fit import rungs
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.rungs import FitTask, ladder
+from rankwell.training.fit.rungs import ladder
+from rankwell.training.fit.task import FitTask
 from rankwell.training.stage import stage_kinds
 
 FULL_AT = (500, 4_000, 60_000)

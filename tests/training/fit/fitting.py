@@ -15,7 +15,8 @@ from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
 from rankwell.training.fit import rungs as steps
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.rungs import FitTask, Rung, Step
+from rankwell.training.fit.rungs import Rung, Step
+from rankwell.training.fit.task import FitTask
 
 
 def fitted(

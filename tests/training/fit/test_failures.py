@@ -18,7 +18,8 @@ from rankwell.core.files import disk_errors
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
 from rankwell.training.fit import ladder
-from rankwell.training.fit.rungs import FitTask, Rung, Step
+from rankwell.training.fit.rungs import Rung, Step
+from rankwell.training.fit.task import FitTask
 
 
 def no_memory(task: object, below: object) -> Any:

@@ -38,8 +38,9 @@ from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.training.fit import ladder
 from rankwell.training.fit.fit import command_of
-from rankwell.training.fit.rungs import FitTask, Rung, Step
+from rankwell.training.fit.rungs import Rung, Step
 from rankwell.training.fit.rungs import ladder as every_step
+from rankwell.training.fit.task import FitTask
 
 
 @pytest.fixture(scope="module")

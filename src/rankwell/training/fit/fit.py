@@ -24,7 +24,8 @@ from rankwell.retrieve.index import Index
 from rankwell.training.fit.ladder import SAVING, Climb, Clock, climb, interval_of, plan
 from rankwell.training.fit.parts import SET_ASIDE, Kind, Parts, check_judged, write_headed
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
-from rankwell.training.fit.rungs import ENGINE, FitTask
+from rankwell.training.fit.rungs import ENGINE
+from rankwell.training.fit.task import FitTask
 
 NO_QUERIES = (
     "Without judged queries nothing can be measured or tuned. What would help most: 50 to 100 real queries with a "

@@ -18,7 +18,8 @@ from rankwell.plots.ladder import Bar, draw_costs, draw_gaps, draw_ladder
 from rankwell.plots.pictures import page, table
 from rankwell.training.fit.ladder import LEVEL, Climb, Skipped, interval_of, p_value
 from rankwell.training.fit.parts import Part
-from rankwell.training.fit.rungs import FitTask, Rung
+from rankwell.training.fit.rungs import Rung
+from rankwell.training.fit.task import FitTask
 
 SHOWN = 10
 EXCERPT = 280

@@ -6,70 +6,47 @@ trained sees the queries to fit, and is measured on the queries to choose.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 from rankwell.corpus.analyser import Analyzer
-from rankwell.corpus.datasets import Dataset
-from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.breakdowns import cut_candidates
 from rankwell.evaluation.compare import Contrast, compare
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, find_model
-from rankwell.models.devices import Computing, chosen_device
+from rankwell.models.devices import Computing
 from rankwell.rank.dense import DEEP, search_both
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, before_rest, fuse
-from rankwell.rank.passage_vectors import PassageVectors, PassageWords
+from rankwell.rank.passage_vectors import PassageWords
 from rankwell.rank.ranker import open_ranker
-from rankwell.rank.rankers import WORDS, open_encoder
+from rankwell.rank.rankers import WORDS
 from rankwell.rank.system import System
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
-from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import built_with, choose_analyzer, other_analyzers, tune_bm25
-from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.parts import (
     ADAPTER_SECONDS,
-    CHOOSE,
-    FIT,
     LEAST_TO_FIT,
     LISTWISE,
     POINTWISE,
-    TIMED_STEPS,
-    Kind,
     Part,
-    Parts,
-    Rates,
     as_word_ranker,
     depth_that_pays,
-    divide,
-    engine_run,
-    mean_words,
-    measure_ranker,
     only,
-    open_data,
     schedule,
     training_factor,
-    write_parts,
 )
-from rankwell.training.loop.log import read_metrics
+from rankwell.training.fit.task import ENCODER, FitTask, K
 from rankwell.training.options import FIRST_STAGE_ENCODER
-from rankwell.training.recipe_reader import build_recipe
-from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import stage_kinds
 
-ENCODER = DEFAULT
-"""The bi-encoder to begin with."""
-K = 100
-"""Documents per query in the runs that are measured."""
 DEFAULT_SHARE, PULL = 0.7, 2 / 3
 """The bi-encoder's share that is not tuned, and how strongly one that is tuned on few queries is pulled to it."""
 GRID_K1, GRID_B = (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0, 4.0), (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -85,162 +62,7 @@ LEAST_READ, ENOUGH_READ = 200, 500
 where its depth does not suffer."""
 TEXTS = "texts"
 """The step that makes word vectors of the best documents alone."""
-LONG = 150
-"""From this mean number of words on, a re-ranker is trained on texts of its model's whole length."""
 HALF = "adapter-half"
-
-
-@dataclass(eq=False)
-class FitTask:
-    """What to fit, how long it may take, and the data, which is read when it is first needed."""
-
-    data: str
-    out: Path
-    minutes: float = 20.0
-    device: str | None = None
-    seed: int = 1
-    measure: str = "RR@10"
-    train_split: str | None = None
-    report_split: str | None = None
-    queries_from: Kind | None = None
-    runs: tuple[str, ...] = ()
-    """What the user's engine returned, as ``SPLIT=FILE``; by default the runs of the data set."""
-    tries: tuple[str, ...] = ()
-    """Models to try beside the shipped one."""
-    encoders: dict[str, float] = field(default_factory=dict, init=False)
-    """The measure's mean for each bi-encoder that training can start from, before it is trained."""
-    samples: dict[str, int] = field(default_factory=dict, init=False)
-    """How many of the queries to fit a step trains on, where the time is too short for all."""
-    left: float = field(default=0.0, init=False)
-    """The seconds left when the time of a step was last estimated."""
-
-    @property
-    def work(self) -> Path:
-        """``OUT.work``, the folder for unfinished work."""
-        return self.out.absolute().with_name(f"{self.out.name}.work")
-
-    @cached_property
-    def dataset(self) -> Dataset:
-        """Documents and judged queries."""
-        return open_data(self.data)
-
-    @cached_property
-    def parts(self) -> Parts:
-        """The judged queries."""
-        return divide(self.dataset, train=self.train_split, report=self.report_split, seed=self.seed)
-
-    @cached_property
-    def index(self) -> Index:
-        """The documents, which are written to the work folder with the queries to fit and to choose."""
-        write_parts(self.dataset, self.parts, self.work / "parts")
-        return open_collection(str(self.work / "parts"), self.work).index
-
-    @property
-    def start(self) -> str:
-        """The bi-encoder that training starts from: the best as it is."""
-        return max(self.encoders, key=self.encoders.__getitem__, default=ENCODER)
-
-    def fit_part(self, name: str) -> Part:
-        """The queries that a step trains on."""
-        return self.parts.fit.head(self.samples.get(name, len(self.parts.fit)))
-
-    @cached_property
-    def engine(self) -> Run | None:
-        """What the user's engine returned for all queries; None if that is not known."""
-        return engine_run(self.runs, self.dataset, self.parts, self.index)
-
-    @cached_property
-    def rates(self) -> Callable[[str], Rates]:
-        """How fast texts become vectors of a bi-encoder here."""
-        return cache(lambda encoder: Rates.measure(self.index, self.parts, encoder, self.device))
-
-    def unencoded(self, encoder: str, kind: type[PassageVectors | PassageWords] = PassageVectors) -> int:
-        """How many documents have no vectors, or no word vectors, yet."""
-        opened = open_encoder(encoder, Computing(self.device))
-        stores = self.index.documents.stores
-        return sum(len(store) for store in stores if not kind.is_complete(store, opened))
-
-    @cached_property
-    def pairs_a_second(self) -> Callable[[str], float]:
-        """How fast a model reads pairs here in the precision of training."""
-        return cache(lambda start: Rates.measure(self.index, self.parts, start, self.device, training=True).pairs)
-
-    @cached_property
-    def scored_a_second(self) -> Callable[[str], float]:
-        """How fast a re-ranker scores pairs here."""
-        return cache(lambda ranker: measure_ranker(self.index, self.parts, ranker, self.device))
-
-    def tuning(self, part: Part) -> dict[str, Any]:
-        """How settings are chosen on a part of the queries."""
-        return {"measure": self.measure, "folds": min(5, len(part)), "seed": self.seed}
-
-    @property
-    def threads(self) -> int:
-        """All cores."""
-        return os.cpu_count() or 1
-
-    @property
-    def reported(self) -> int:
-        """The number of queries to report that are not among the judged ones that choose."""
-        return 0 if set(self.parts.report.qrels) <= set(self.parts.judged.qrels) else len(self.parts.report)
-
-    def rung(self, key: str) -> Path:
-        """The folder of a finished rung."""
-        return self.work / "rungs" / key
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """How a trained re-ranker reads: short texts whole, long ones as far as its model goes, without windows."""
-        if mean_words(self.index, self.parts) < LONG:
-            return {}
-        positions = describe(find_model(self.start)).dimensions().max_position_embeddings
-        return {"max_length": min(512, positions), "long_documents": "cut"}
-
-    @cached_property
-    def trained_a_second(self) -> Callable[[str], float]:
-        """How many pairs a second a re-ranker from a start is trained on here, by a few steps."""
-        return cache(lambda start: self._time_training())
-
-    def _time_training(self) -> float:
-        steps, batch = TIMED_STEPS["cuda" if chosen_device(self.device).type == "cuda" else "cpu"]
-        options = {**LISTWISE, "max_steps": steps, "batch": batch, "head": "new"}
-        self.samples["timing"] = steps * batch
-        trained = self.train("timing", FirstStage(self.index), {"listwise": options})
-        # The first steps on a GPU, and saving, take longer than all others.
-        logged = [row for row in read_metrics(trained.work.done[-1].folder) if "lists_per_s" in row]
-        return float(logged[-1]["lists_per_s"]) * (1 + int(LISTWISE["negatives"]))
-
-    def train(
-        self, name: str, first: FirstStage, stages: Mapping[str, Any], candidates: Mapping[str, Run] | None = None
-    ) -> Trained:
-        """Run a recipe on the queries to fit; what it finished before is not run again.
-
-        ``candidates`` are runs of the queries to choose (``dev_run``) or to fit (``train_run``), to use instead of
-        searching.
-        """
-        searched: dict[str, Any] = {"k1": first.bm25.k1, "b": first.bm25.b, "depth": K}
-        for option, run in (candidates or {}).items():
-            write_run(run, path := self.work / f"{name}.{option}.gz")
-            searched[option] = str(path)
-        if first.share:
-            searched |= {"hybrid": first.share, "encoder": str(first.encoder)}
-        tree = {
-            "name": name,
-            "seed": self.seed,
-            "data": {
-                "folder": str(self.work / "parts"),
-                "train": FIT,
-                "dev": CHOOSE,
-                "train_queries": self.samples.get(name),
-                "dev_queries": 1 if name == "timing" else None,
-            },
-            "first_stage": searched,
-            "model": {"start": self.start, "adapt": True, **self.reading},
-            "evaluate": {"measures": [self.measure], "depth": K},
-            "stages": dict(stages),
-        }
-        recipe = build_recipe(tree, self.work / f"{name}.yaml")
-        return run_recipe(recipe, self.work / "recipes" / name, pool=self.work, device=self.device)
 
 
 @dataclass(frozen=True)
@@ -263,6 +85,8 @@ class Step:
     """Whether what it fits beside a bi-encoder moves so little that it stays unless it is worse."""
     model: str = ""
     """The model that it tries as it is."""
+    several: float = 0.0
+    """The part of the time left that several trainings may take, to be averaged; 0: there is always one."""
 
 
 ENGINE = Step("engine", "your engine", lambda task, below: below, given=True)
@@ -419,9 +243,10 @@ def _learned(kind: str, task: FitTask, below: Rung) -> Rung:
 def _learn(task: FitTask, below: Rung, kind: str, name: str) -> Rung:
     lower = below.system.first_stage
     encoder = _encoder_of(below) if kind == "adapter" else task.start
-    options = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
+    options: dict[str, Any] = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
     if kind == "encoder":
         options |= schedule(task.fit_part(kind), task.start, task.device)
+        options |= {"trainings": task.trainings.get(kind, 1)}
     options |= {"k1": f"{lower.bm25.k1:g}", "b": f"{lower.bm25.b:g}"}  # tuned before
     trained = task.train(name, FirstStage(task.index, lower.bm25), {kind: options})
     learned = trained.work.done[-1].result.first_stage
@@ -463,7 +288,8 @@ def _encoder_seconds(task: FitTask, below: Rung) -> float:
     parts, rates = task.parts, task.rates(task.start)
     fit, queries = task.fit_part("encoder"), len(parts.choose) + len(parts.report)
     epochs = float(schedule(fit, task.start, task.device)["epochs"])
-    training = epochs * training_factor(task.device) * fit.pairs / task.pairs_a_second(task.start)
+    trained = task.trainings.get("encoder", 1) * epochs * fit.pairs
+    training = training_factor(task.device) * trained / task.pairs_a_second(task.start)
     return training + len(task.index) / rates.documents + queries / rates.queries
 
 
@@ -485,7 +311,8 @@ def _rerank(task: FitTask, below: Rung) -> Rung:
         candidates["train_run"] = below.answer(task, task.fit_part("rerank").queries)
     # A fitted bi-encoder knows these texts; an unfitted one would be no better a start than the checkpoint.
     start = FIRST_STAGE_ENCODER if "encoder" in below.stages else "previous"
-    stages = {"pointwise": {**POINTWISE, "start": start}, "listwise": LISTWISE}
+    listwise = {**LISTWISE, "trainings": task.trainings.get("rerank", 1)}
+    stages = {"pointwise": {**POINTWISE, "start": start}, "listwise": listwise}
     # The candidates to choose on are those of the rung below, each searched with the share chosen without it.
     trained = task.train("rerank", first_stage, stages, candidates)
     model = trained.work.done[-1]
@@ -539,7 +366,8 @@ def _as_is_seconds(model: str, task: FitTask, below: Rung) -> float:
 
 def _rerank_seconds(task: FitTask, below: Rung) -> float:
     parts, fit = task.parts, task.fit_part("rerank")
-    lists = sum(float(stage["epochs"]) * fit.pairs * (1 + int(stage["negatives"])) for stage in (POINTWISE, LISTWISE))
+    pointwise, listwise = (float(stage["epochs"]) * (1 + int(stage["negatives"])) for stage in (POINTWISE, LISTWISE))
+    lists = fit.pairs * (pointwise + listwise * task.trainings.get("rerank", 1))
     searching = len(fit) / task.rates(_encoder_of(below)).queries if below.system.first_stage.share else 0.0
     # Each of the two stages is measured on the queries to choose.
     read = (2 * len(parts.choose) + len(parts.report)) * K
@@ -591,8 +419,10 @@ def ladder(task: FitTask) -> list[Step]:
         Step("tuned", "tuned settings", _tune, tunes=True, cautious=not len(task.parts.fit)),
         Step("adapter", "an adapter on its vectors", partial(_learned, "adapter"), _adapter_seconds, trains=True),
         *on_list,
-        Step("encoder", "a fitted bi-encoder", partial(_learned, "encoder"), _encoder_seconds, trains=True),
+        Step(
+            "encoder", "a fitted bi-encoder", partial(_learned, "encoder"), _encoder_seconds, trains=True, several=0.25
+        ),
         *on_list,
         *reading,
-        Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, trains=True, kind="rerank"),
+        Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, trains=True, kind="rerank", several=0.8),
     ]

@@ -1,0 +1,203 @@
+"""What a fit works on: the data, the time, and how fast this machine is; and the recipes it trains with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from rankwell.corpus.datasets import Dataset
+from rankwell.corpus.formats import write_run
+from rankwell.corpus.records import Run
+from rankwell.models.checkpoints.describe import describe
+from rankwell.models.checkpoints.names import DEFAULT, find_model
+from rankwell.models.devices import Computing, chosen_device
+from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.passage_vectors import PassageVectors, PassageWords
+from rankwell.rank.rankers import open_encoder
+from rankwell.retrieve.index import Index
+from rankwell.training.data.prepare import open_collection
+from rankwell.training.fit.parts import (
+    CHOOSE,
+    FIT,
+    LISTWISE,
+    TIMED_STEPS,
+    Kind,
+    Part,
+    Parts,
+    Rates,
+    divide,
+    engine_run,
+    mean_words,
+    measure_ranker,
+    open_data,
+    write_parts,
+)
+from rankwell.training.loop.log import read_metrics
+from rankwell.training.recipe_reader import build_recipe
+from rankwell.training.run import Trained, run_recipe
+
+ENCODER = DEFAULT
+"""The bi-encoder to begin with."""
+K = 100
+"""Documents per query in the runs that are measured."""
+LONG = 150
+"""From this mean number of words on, a re-ranker is trained on texts of its model's whole length."""
+
+
+@dataclass(eq=False)
+class FitTask:
+    """What to fit, how long it may take, and the data, which is read when it is first needed."""
+
+    data: str
+    out: Path
+    minutes: float = 20.0
+    device: str | None = None
+    seed: int = 1
+    measure: str = "RR@10"
+    train_split: str | None = None
+    report_split: str | None = None
+    queries_from: Kind | None = None
+    runs: tuple[str, ...] = ()
+    """What the user's engine returned, as ``SPLIT=FILE``; by default the runs of the data set."""
+    tries: tuple[str, ...] = ()
+    """Models to try beside the shipped one."""
+    encoders: dict[str, float] = field(default_factory=dict, init=False)
+    """The measure's mean for each bi-encoder that training can start from, before it is trained."""
+    samples: dict[str, int] = field(default_factory=dict, init=False)
+    """How many of the queries to fit a step trains on, where the time is too short for all."""
+    trainings: dict[str, int] = field(default_factory=dict, init=False)
+    """How many trainings of a step are averaged, where there is time for several."""
+    left: float = field(default=0.0, init=False)
+    """The seconds left when the time of a step was last estimated."""
+
+    @property
+    def work(self) -> Path:
+        """``OUT.work``, the folder for unfinished work."""
+        return self.out.absolute().with_name(f"{self.out.name}.work")
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """Documents and judged queries."""
+        return open_data(self.data)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The judged queries."""
+        return divide(self.dataset, train=self.train_split, report=self.report_split, seed=self.seed)
+
+    @cached_property
+    def index(self) -> Index:
+        """The documents, which are written to the work folder with the queries to fit and to choose."""
+        write_parts(self.dataset, self.parts, self.work / "parts")
+        return open_collection(str(self.work / "parts"), self.work).index
+
+    @property
+    def start(self) -> str:
+        """The bi-encoder that training starts from: the best as it is."""
+        return max(self.encoders, key=self.encoders.__getitem__, default=ENCODER)
+
+    def fit_part(self, name: str) -> Part:
+        """The queries that a step trains on."""
+        return self.parts.fit.head(self.samples.get(name, len(self.parts.fit)))
+
+    @cached_property
+    def engine(self) -> Run | None:
+        """What the user's engine returned for all queries; None if that is not known."""
+        return engine_run(self.runs, self.dataset, self.parts, self.index)
+
+    @cached_property
+    def rates(self) -> Callable[[str], Rates]:
+        """How fast texts become vectors of a bi-encoder here."""
+        return cache(lambda encoder: Rates.measure(self.index, self.parts, encoder, self.device))
+
+    def unencoded(self, encoder: str, kind: type[PassageVectors | PassageWords] = PassageVectors) -> int:
+        """How many documents have no vectors, or no word vectors, yet."""
+        opened = open_encoder(encoder, Computing(self.device))
+        stores = self.index.documents.stores
+        return sum(len(store) for store in stores if not kind.is_complete(store, opened))
+
+    @cached_property
+    def pairs_a_second(self) -> Callable[[str], float]:
+        """How fast a model reads pairs here in the precision of training."""
+        return cache(lambda start: Rates.measure(self.index, self.parts, start, self.device, training=True).pairs)
+
+    @cached_property
+    def scored_a_second(self) -> Callable[[str], float]:
+        """How fast a re-ranker scores pairs here."""
+        return cache(lambda ranker: measure_ranker(self.index, self.parts, ranker, self.device))
+
+    def tuning(self, part: Part) -> dict[str, Any]:
+        """How settings are chosen on a part of the queries."""
+        return {"measure": self.measure, "folds": min(5, len(part)), "seed": self.seed}
+
+    @property
+    def threads(self) -> int:
+        """All cores."""
+        return os.cpu_count() or 1
+
+    @property
+    def reported(self) -> int:
+        """The number of queries to report that are not among the judged ones that choose."""
+        return 0 if set(self.parts.report.qrels) <= set(self.parts.judged.qrels) else len(self.parts.report)
+
+    def rung(self, key: str) -> Path:
+        """The folder of a finished rung."""
+        return self.work / "rungs" / key
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How a trained re-ranker reads: short texts whole, long ones as far as its model goes, without windows."""
+        if mean_words(self.index, self.parts) < LONG:
+            return {}
+        positions = describe(find_model(self.start)).dimensions().max_position_embeddings
+        return {"max_length": min(512, positions), "long_documents": "cut"}
+
+    @cached_property
+    def trained_a_second(self) -> Callable[[str], float]:
+        """How many pairs a second a re-ranker from a start is trained on here, by a few steps."""
+        return cache(lambda start: self._time_training())
+
+    def _time_training(self) -> float:
+        steps, batch = TIMED_STEPS["cuda" if chosen_device(self.device).type == "cuda" else "cpu"]
+        options = {**LISTWISE, "max_steps": steps, "batch": batch, "head": "new"}
+        self.samples["timing"] = steps * batch
+        trained = self.train("timing", FirstStage(self.index), {"listwise": options})
+        # The first steps on a GPU, and saving, take longer than all others.
+        logged = [row for row in read_metrics(trained.work.done[-1].folder) if "lists_per_s" in row]
+        return float(logged[-1]["lists_per_s"]) * (1 + int(LISTWISE["negatives"]))
+
+    def train(
+        self, name: str, first: FirstStage, stages: Mapping[str, Any], candidates: Mapping[str, Run] | None = None
+    ) -> Trained:
+        """Run a recipe on the queries to fit; what it finished before is not run again.
+
+        ``candidates`` are runs of the queries to choose (``dev_run``) or to fit (``train_run``), to use instead of
+        searching.
+        """
+        searched: dict[str, Any] = {"k1": first.bm25.k1, "b": first.bm25.b, "depth": K}
+        for option, run in (candidates or {}).items():
+            write_run(run, path := self.work / f"{name}.{option}.gz")
+            searched[option] = str(path)
+        if first.share:
+            searched |= {"hybrid": first.share, "encoder": str(first.encoder)}
+        tree = {
+            "name": name,
+            "seed": self.seed,
+            "data": {
+                "folder": str(self.work / "parts"),
+                "train": FIT,
+                "dev": CHOOSE,
+                "train_queries": self.samples.get(name),
+                "dev_queries": 1 if name == "timing" else None,
+            },
+            "first_stage": searched,
+            "model": {"start": self.start, "adapt": True, **self.reading},
+            "evaluate": {"measures": [self.measure], "depth": K},
+            "stages": dict(stages),
+        }
+        recipe = build_recipe(tree, self.work / f"{name}.yaml")
+        return run_recipe(recipe, self.work / "recipes" / name, pool=self.work, device=self.device)
