@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.training import toys
+from torch import Tensor
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder
@@ -37,10 +39,14 @@ STAGE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("encoder") / "data", 5)
+
+
+def write_data(folder: Path, shift: int) -> Path:
     """Queries in words that documents do not have: BM25 finds nothing."""
-    folder = toys.write_data(tmp_path_factory.mktemp("encoder") / "data", queries=48)
+    toys.write_data(folder, queries=48)
     for split in ("train", "dev", "test"):
-        lines = [f"{split}{i}\t{toys.WORDS[(i + 5) % 12]} of the market" for i in range(48)]
+        lines = [f"{split}{i}\t{toys.WORDS[(i + shift) % 12]} of the market" for i in range(48)]
         (folder / f"queries.{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
 
@@ -171,6 +177,42 @@ def test_what_cannot_work_is_said_before_anything_is_trained(
 ) -> None:
     with pytest.raises(RankwellError, match=problem):
         run_recipe(make(data, tiny_bi_encoder, *settings), tmp_path / "out", device="cpu")
+
+
+def test_a_student_ranks_as_its_teacher_does(data: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    """The teacher learned that other documents are relevant."""
+    stage = {**STAGE, "max_steps": 80, "best": "last"}
+    other = make(write_data(tmp_path / "other", 8), tiny_bi_encoder, encoder=stage)
+    teacher = run_recipe(other, tmp_path / "teacher", device="cpu").work.done[0].folder / "model"
+    queries = [line.split("\t")[1] for line in (data / "queries.dev.tsv").read_text().splitlines()]
+    documents = [line.split("\t")[1] for line in (data / "collection.tsv").read_text().splitlines()]
+
+    def log_probabilities(folder: Path) -> Tensor:
+        encoder = BiEncoder.from_pretrained(folder, device="cpu")
+        cosines = encoder.encode_queries(queries) @ encoder.encode_documents(documents).T
+        return torch.log_softmax(20 * torch.from_numpy(cosines), dim=1)
+
+    wanted, divergence = log_probabilities(teacher), []
+    for name in ("alone", "taught"):
+        options = {**stage, "teacher": str(teacher) if name == "taught" else None}
+        done = run_recipe(make(data, tiny_bi_encoder, encoder=options), tmp_path / name, pool=tmp_path, device="cpu")
+        student = log_probabilities(done.work.done[0].folder / "model")
+        divergence.append(float((wanted.exp() * (wanted - student)).sum(1).mean()))
+    assert divergence[1] < 0.8 * divergence[0]
+    assert f"teacher {teacher}" in (done.work.done[0].folder / "model" / "README.md").read_text()
+
+
+def test_a_teacher_that_cannot_teach_is_refused(
+    data: Path, tiny_bi_encoder: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    for teacher, problem in (
+        (tiny_checkpoint, r"^stages.encoder.teacher: .* is a cross-encoder, which has no vectors$"),
+        (tmp_path / "nowhere", r"^.*nowhere.*$"),
+        (data, r"data: no model here$"),
+    ):
+        recipe = make(data, tiny_bi_encoder, f"stages.encoder.teacher={teacher}")
+        with pytest.raises(RankwellError, match=problem):
+            run_recipe(recipe, tmp_path / "out", device="cpu")
 
 
 def test_an_index_without_texts_cannot_have_vectors(data: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:
