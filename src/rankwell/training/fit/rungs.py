@@ -88,6 +88,8 @@ TEXTS = "texts"
 LONG = 150
 """From this mean number of words on, a re-ranker is trained on texts of its model's whole length."""
 HALF = "adapter-half"
+TAUGHT = "taught"
+"""The step that teaches the shipped bi-encoder with a larger one that was fitted."""
 
 
 @dataclass(eq=False)
@@ -418,10 +420,12 @@ def _learned(kind: str, task: FitTask, below: Rung) -> Rung:
 
 def _learn(task: FitTask, below: Rung, kind: str, name: str) -> Rung:
     lower = below.system.first_stage
-    encoder = _encoder_of(below) if kind == "adapter" else task.start
+    encoder = _encoder_of(below) if kind == "adapter" else _start_of(task, name)
     options = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
     if kind == "encoder":
-        options |= schedule(task.fit_part(kind), task.start, task.device)
+        options |= schedule(task.fit_part(name), encoder, task.device)
+    if name == TAUGHT:
+        options["teacher"] = _encoder_of(below)
     options |= {"k1": f"{lower.bm25.k1:g}", "b": f"{lower.bm25.b:g}"}  # tuned before
     trained = task.train(name, FirstStage(task.index, lower.bm25), {kind: options})
     learned = trained.work.done[-1].result.first_stage
@@ -459,11 +463,29 @@ def _adapter_seconds(task: FitTask, below: Rung) -> float:
     return vectors + (len(fit) + len(parts.choose) + len(parts.report)) / rates.queries + training
 
 
-def _encoder_seconds(task: FitTask, below: Rung) -> float:
-    parts, rates = task.parts, task.rates(task.start)
-    fit, queries = task.fit_part("encoder"), len(parts.choose) + len(parts.report)
-    epochs = float(schedule(fit, task.start, task.device)["epochs"])
-    training = epochs * training_factor(task.device) * fit.pairs / task.pairs_a_second(task.start)
+def _start_of(task: FitTask, name: str) -> str:
+    """The bi-encoder that a step trains."""
+    return ENCODER if name == TAUGHT else task.start
+
+
+def _taught(task: FitTask, below: Rung) -> Rung:
+    """The shipped bi-encoder, taught by the fitted one below; it compares words if that one does."""
+    rung = replace(_learn(task, below, "encoder", TAUGHT), count=len(task.parts.choose))
+    return _words(task, rung) if below.system.first_stage.words else rung
+
+
+def is_larger(below: Rung) -> bool:
+    """Whether the bi-encoder was fitted, and is larger than the shipped one."""
+    start = below.stages.get("encoder", {}).get("encoder", ENCODER)
+    own, shipped = (describe(find_model(model)).dimensions() for model in (start, ENCODER))
+    return own.hidden_size * own.num_hidden_layers > shipped.hidden_size * shipped.num_hidden_layers
+
+
+def _encoder_seconds(name: str, task: FitTask, below: Rung) -> float:
+    parts, start = task.parts, _start_of(task, name)
+    rates, fit, queries = task.rates(start), task.fit_part(name), len(parts.choose) + len(parts.report)
+    epochs = float(schedule(fit, start, task.device)["epochs"])
+    training = epochs * training_factor(task.device) * fit.pairs / task.pairs_a_second(start)
     return training + len(task.index) / rates.documents + queries / rates.queries
 
 
@@ -586,13 +608,24 @@ def ladder(task: FitTask) -> list[Step]:
     if others := other_analyzers(task.index, TITLE_WEIGHTS):
         analysed = Step(ANALYSER, "titles, names in code", partial(_analyse, others), _analyse_seconds, tunes=True)
         searching.insert(0, analysed)
+    seconds = partial(_encoder_seconds, TAUGHT)
+    small = [Step(TAUGHT, "a small bi-encoder, taught by it", _taught, seconds, trains=True)]
+    if encoders == [ENCODER] or chosen_device(task.device).type == "cpu":  # there, the larger one takes the whole time
+        del small[0]
     return [
         *searching,
         Step("tuned", "tuned settings", _tune, tunes=True, cautious=not len(task.parts.fit)),
         Step("adapter", "an adapter on its vectors", partial(_learned, "adapter"), _adapter_seconds, trains=True),
         *on_list,
-        Step("encoder", "a fitted bi-encoder", partial(_learned, "encoder"), _encoder_seconds, trains=True),
+        Step(
+            "encoder",
+            "a fitted bi-encoder",
+            partial(_learned, "encoder"),
+            partial(_encoder_seconds, "encoder"),
+            trains=True,
+        ),
         *on_list,
+        *small,
         *reading,
         Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, trains=True, kind="rerank"),
     ]
