@@ -4,11 +4,14 @@
     python bench/fit_claims.py halves docs/results/fit     # fitted to half of the queries, measured on the other half
     python bench/fit_claims.py engines docs/results/fit    # engines, and what is fitted on top of them
     python bench/fit_claims.py clicks docs/results/fit     # fitted to simulated clicks instead of judgments
-    python bench/fit_claims.py curve docs/results/fit --device cuda --minutes 10    # by the number of judged queries
+    python bench/fit_claims.py curve docs/results/fit --data insuranceqa --device cuda --minutes 10 --dev 1000 \
+        --steps hybrid adapter encoder words                # by the number of judged queries
+    python bench/fit_claims.py picture docs/results/fit    # docs/images/curve.png
     python bench/fit_claims.py tables docs/results/fit
 
 ``NAME.csv.gz`` has a row for each query and a column DATA/SETTING/SYSTEM with its RR@10. The index and the
-vectors of a cut are made once, in ``--work``.
+vectors of a cut are made once, in ``--work``. ``curve`` has a file for each data set, written after every fit; repeat
+the command to add the fits that are missing.
 """
 
 from __future__ import annotations
@@ -27,13 +30,14 @@ import numpy as np
 from tests.training.fit.engines import ENGINES, MissingError, run_of
 
 from harness import DATA, make_parser
-from rankwell.core.files import link_tree
+from rankwell.core.files import atomic_text, link_tree
 from rankwell.corpus.datasets import FolderDataset
 from rankwell.corpus.formats import write_documents, write_qrels, write_queries, write_run
 from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.evaluation.evaluate import evaluate
-from rankwell.evaluation.significance import paired_t_test
+from rankwell.evaluation.significance import mean_interval, paired_t_test
 from rankwell.models.checkpoints.names import DEFAULT
+from rankwell.plots.pictures import new_picture, save_picture
 from rankwell.rank.fusion import before_rest
 from rankwell.rank.system import System
 from rankwell.training.data.prepare import open_collection
@@ -200,29 +204,78 @@ def answers(cut: Cut, folder: Path, runs: dict[str, Run], dev: Judged) -> tuple[
 
 
 def curve(options: argparse.Namespace) -> Iterator[Row]:
-    """Fit to growing numbers of judged queries, with three seeds."""
+    """Fit to growing numbers of judged queries. For each fit: what it keeps up to each trained step, and at its end."""
     for name in options.data or SPLITS:
-        cut = Cut.take(name, argparse.Namespace(**{**vars(options), "train": None, "dev": None, "documents": 1 << 30}))
+        cut = Cut.take(name, argparse.Namespace(**{**vars(options), "train": None, "documents": 1 << 30}))
         (queries, qrels), dev = cut.parts["train"], cut.parts["dev"]
+        finished = read_columns(options.out / f"curve-{name}.csv.gz")
         yield name, "0", "hybrid", values(dev, cut.untrained().search(dev[0], 100))
-        for size in SIZES:
-            for seed in (1, 2, 3):
+        for seed in options.seeds:
+            for size in [size for size in options.sizes if size <= len(queries)]:
+                if f"{name}/{size}/{seed} all" in finished:
+                    continue
                 order = np.random.default_rng(seed).permutation(len(queries))[:size].tolist()
                 some = [queries[place] for place in order]
-                folder = cut.write(cut.work / "curve", {"train": (some, qrels), "dev": dev})
-                yield name, str(size), f"seed {seed}", values(dev, cut.fit(folder, seed=seed).search(dev[0], 100))
+                cut.fit(cut.write(cut.work / "curve", {"train": (some, qrels), "dev": dev}), seed=seed)
+                for step, own in kept_steps(cut.work / f"system-{cut.fits}" / "queries.tsv").items():
+                    yield name, str(size), f"{seed} {step}", own
+                shutil.rmtree(cut.work / f"system-{cut.fits}")
+
+
+def kept_steps(path: Path) -> dict[str, dict[str, float]]:
+    """The values of the last step that a fit kept up to its adapter, up to its bi-encoder, and at all."""
+    with path.open(encoding="utf-8", newline="") as file:
+        (_, *steps), *rows = csv.reader(file, delimiter="\t")
+    last = {"all": len(steps) - 1}
+    last["encoder"] = steps.index("encoder") if "encoder" in steps else last["all"]
+    untrained = [place for place, step in enumerate(steps) if step in ("bm25", "hybrid", "tuned")]
+    last["adapter"] = steps.index("adapter") if "adapter" in steps else untrained[-1]
+    return {step: {qid: float(found[last[step]]) for qid, *found in rows} for step in ("adapter", "encoder", "all")}
+
+
+def read_columns(path: Path) -> dict[str, dict[str, float]]:
+    """The columns that were measured before, by query."""
+    if not path.exists():
+        return {}
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        (_, *header), *rows = csv.reader(file)
+    return {name: {row[0]: float(row[place]) for row in rows if row[place]} for place, name in enumerate(header, 1)}
+
+
+def draw_curve(folder: Path) -> None:
+    """Draw the gain over the unfitted hybrid by the number of judged queries, the mean of the seeds."""
+    figure, axes = new_picture("drawing a learning curve", 5.4, 3.4)
+    styles = {"all": "-", "encoder": "--", "adapter": ":"}
+    for colour, path in enumerate(sorted(folder.glob("curve-*.csv.gz"))):
+        (_, untrained), *measured = read_columns(path).items()
+        gains = defaultdict[tuple[str, int], list[list[float]]](list)
+        for column, own in measured:
+            _, size, system = column.split("/", 2)
+            gains[system.split()[1], int(size)].append([own[qid] - untrained[qid] for qid in own])
+        name = path.name.removeprefix("curve-").removesuffix(".csv.gz")
+        for step, style in styles.items():
+            sizes = sorted(size for other, size in gains if other == step)
+            of_queries = [np.mean(gains[step, size], axis=0) for size in sizes]
+            bars = [own.mean() - mean_interval(own)[0] for own in of_queries] if step == "all" else None
+            label = f"{name}: {'all steps' if step == 'all' else f'up to the {step}'}"
+            means = [own.mean() for own in of_queries]
+            axes.errorbar(
+                sizes, means, bars, color=f"C{colour}", linestyle=style, marker="o", markersize=3, label=label
+            )
+    axes.set_xscale("log")
+    axes.axhline(0, color="black", linewidth=0.6)
+    axes.set_xlabel("judged queries")
+    axes.set_ylabel(f"gain in {MEASURE} over the unfitted hybrid")
+    axes.legend(frameon=False, fontsize=7)
+    save_picture(figure, folder.parents[1] / "images" / "curve.png")
 
 
 def tables(folder: Path) -> None:
     """Print the mean of each system, and its difference to the first of the same data and setting."""
-    for name in ("halves", "engines", "clicks", "curve"):
-        if not (path := folder / f"{name}.csv.gz").exists():
-            continue
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-            (_, *header), *rows = csv.reader(file)
-        systems = {
-            name: {row[0]: float(row[place]) for row in rows if row[place]} for place, name in enumerate(header, 1)
-        }
+    for path in (
+        path for claim in ("halves", "engines", "clicks", "curve") for path in folder.glob(f"{claim}*.csv.gz")
+    ):
+        name, systems = path.name.split("-")[0].removesuffix(".csv.gz"), read_columns(path)
         print(f"\n{name}")
         first: dict[str, float] = {}
         before = ""
@@ -242,7 +295,7 @@ def main() -> None:
     """Measure one claim, or print the tables of all."""
     measured = {claim.__name__: claim for claim in (halves, engines, clicks, curve)}
     parser = make_parser(__doc__)
-    parser.add_argument("claim", choices=[*measured, "tables"])
+    parser.add_argument("claim", choices=[*measured, "picture", "tables"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", nargs="*", help="data sets; default: all")
     parser.add_argument("--train", type=int, default=300, help="training queries of a cut")
@@ -252,20 +305,25 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("out/fit-claims"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--impressions", type=int, nargs="*", default=[1, 10, 100], help="of each query of `clicks`")
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of judged queries of `curve`")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3], help="of `curve`")
     parser.add_argument("--steps", nargs="*", help="the steps of a fit to try; default: all")
     options = parser.parse_args()
     if options.steps:
         vars(ladder)["ladder"] = lambda task: [step for step in all_steps(task) if step.name in options.steps]
-    if options.claim == "tables":
-        tables(options.out)
+    if options.claim in ("tables", "picture"):
+        (tables if options.claim == "tables" else draw_curve)(options.out)
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    columns: dict[str, dict[str, float]] = {}
+    files: dict[Path, dict[str, dict[str, float]]] = {}
     for data, setting, system, found in measured[options.claim](options):
         print(f"--- {data} {setting} {system}: {np.mean(list(found.values())):.4f}", flush=True)
+        by_data = options.claim == "curve"
+        path = options.out / (f"curve-{data}.csv.gz" if by_data else f"{options.claim}.csv.gz")
+        columns = files.setdefault(path, read_columns(path) if by_data else {})
         columns[f"{data}/{setting}/{system}"] = found
-        with gzip.open(options.out / f"{options.claim}.csv.gz", "wt", encoding="utf-8", newline="") as file:
-            table = csv.writer(file)
+        with atomic_text(path) as file:
+            table = csv.writer(file, lineterminator="\n")
             table.writerow(["query", *columns])
             for qid in dict.fromkeys(qid for column in columns.values() for qid in column):
                 row = [column.get(qid) for column in columns.values()]

@@ -28,7 +28,6 @@ from typing import Any
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import open_dataset
 from rankwell.rank.system import System, is_system
-from rankwell.training.fit import rungs
 from rankwell.training.fit.fit import fit
 from rankwell.training.fit.rungs import ladder
 from rankwell.training.fit.task import FitTask
@@ -145,7 +144,7 @@ def describe(folder: Path, data: str, out: Path) -> None:
 def main() -> None:
     """Fit, kill and print."""
     data, encoder, place, kills, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
-    rungs.ENCODER = encoder
+    FitTask.shipped = encoder
     stage_kinds()  # imported once, too
     chance = random.Random(seed)
     facts_path = place / "facts.json"

@@ -25,7 +25,7 @@ def fitted(
     """A system and what was said while it was fitted, with ``encoder`` and ``ranker`` as the shipped models."""
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps, "ENCODER", str(encoder))
+        patch.setattr(FitTask, "shipped", str(encoder))
         patch.setattr(steps, "DEPTHS", (5, 10))  # re-ranking is what takes longest
         if ranker is not None:
             patch.setattr(steps, "DEFAULT", str(ranker))

@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,8 +27,11 @@ from rankwell import sample
 from rankwell.core.errors import RankwellError
 from rankwell.core.stopping import TimeIsUp
 from rankwell.corpus.datasets import open_dataset
-from rankwell.corpus.records import Qrels, Run
+from rankwell.corpus.records import Document, Qrels, Run
 from rankwell.evaluation.evaluate import evaluate
+from rankwell.models.checkpoints.describe import describe
+from rankwell.models.checkpoints.names import DEFAULT
+from rankwell.models.devices import Computing
 from rankwell.rank.dense import search_both
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, before_rest, fuse
@@ -37,8 +41,9 @@ from rankwell.rank.tuning import share_grid
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.training.fit import ladder
+from rankwell.training.fit import rungs as steps
 from rankwell.training.fit.fit import command_of
-from rankwell.training.fit.rungs import Rung, Step
+from rankwell.training.fit.rungs import Rung, Step, is_larger
 from rankwell.training.fit.rungs import ladder as every_step
 from rankwell.training.fit.task import FitTask
 
@@ -75,6 +80,54 @@ def test_every_rung_is_measured_and_the_best_is_saved(whole: tuple[System, str])
     assert f"rankwell serve {system.folder}" in said
     assert not system.folder.with_name("system.work").exists()
     assert system.check().without == 0
+
+
+def test_a_small_bi_encoder_is_taught_by_a_larger_one_and_saved_beside_it(
+    tiny_bi_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with a GPU, as the ladder is told, and after a step that finds what BM25 does not."""
+    data = toys.write_data(tmp_path / "data", queries=110)
+    for split in ("train", "dev"):
+        lines = [f"{split}{i}\t{toys.WORDS[(i + 5) % 12]} market" for i in range(110)]
+        (data / f"queries.{split}.tsv").write_text("\n".join(lines) + "\n")
+
+    def fit_larger(task: FitTask, below: Rung) -> Rung:
+        first = FirstStage(task.index, encoder=DEFAULT, share=1.0, words=0.5, computing=Computing("cpu"))
+        return replace(perfect(task, below), system=System(first), stages={"encoder": {"encoder": DEFAULT}})
+
+    def short(task: FitTask) -> list[Step]:
+        by_name = {step.name: step for step in every_step(task)}
+        return [replace(by_name["encoder"], make=fit_larger), by_name["taught"]]
+
+    monkeypatch.setattr(ladder, "ladder", short)
+    monkeypatch.setattr(steps, "chosen_device", lambda name: SimpleNamespace(type="cuda"))
+    out = tmp_path / "system"
+    system, said = fitted(out, tiny_bi_encoder, data, tries=[DEFAULT])
+    taught = System.open(tmp_path / "system-small")
+    tried = rungs(system)
+    assert [tried[name]["kept"] for name in ("encoder", "taught")] == [True, False]
+    assert f"{out}-small: {taught.describe()}, to serve without a GPU" in said
+    assert (taught.ranker, taught.first_stage.words > 0) == (None, True)
+    assert "teacher" in (tmp_path / "system-small" / "encoder" / "README.md").read_text()
+    assert describe(tmp_path / "system-small" / "encoder").dimensions() == describe(tiny_bi_encoder).dimensions()
+    dataset = open_dataset(str(data))
+    found = evaluate(dataset.qrels("dev"), taught.search(dataset.queries("dev"), 100), ["RR@10"]).mean["RR@10"]
+    assert found == pytest.approx(tried["taught"]["report"]["RR@10"]["mean"])
+    shutil.rmtree(out)
+    with pytest.raises(RankwellError, match="system-small holds a system already"):
+        fitted(out, tiny_bi_encoder, data, tries=[DEFAULT])
+
+
+def test_no_small_bi_encoder_is_taught_where_none_larger_was_fitted(
+    small: Path, tiny_bi_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "taught" not in [step.name for step in every_step(FitTask(str(small), tmp_path / "a", tries=(DEFAULT,)))]
+    first = FirstStage(Index.build([Document("d", "bee")], tmp_path / "index"))
+    monkeypatch.setattr(FitTask, "shipped", str(tiny_bi_encoder))
+    for encoder, larger in ((str(tiny_bi_encoder), False), (DEFAULT, True)):
+        rung = Rung(System(first), Run(), {"encoder": {"encoder": encoder}})
+        assert is_larger(rung) == larger
+    assert not is_larger(Rung(System(first), Run(), {}))
 
 
 def test_the_saved_system_has_the_reported_figures(whole: tuple[System, str], small: Path) -> None:
@@ -369,8 +422,10 @@ def test_a_stopped_fit_resumes_to_the_same_system(
     whole: tuple[System, str], small: Path, tmp_path: Path, tiny_bi_encoder: Path, moment: str, number: signal.Signals
 ) -> None:
     program = "import os, sys, pathlib; from rankwell.__main__ import main; from rankwell.models import devices"
-    program += "; from rankwell.training.fit import rungs; devices.CPU_INFO = pathlib.Path(os.devnull)"  # as in tests
-    program += "; rungs.ENCODER = sys.argv.pop(1); sys.exit(main())"
+    program += (
+        "; from rankwell.training.fit.task import FitTask; devices.CPU_INFO = pathlib.Path(os.devnull)"  # as in tests
+    )
+    program += "; FitTask.shipped = sys.argv.pop(1); sys.exit(main())"
     command = [
         sys.executable,
         "-c",

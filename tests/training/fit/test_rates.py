@@ -83,7 +83,7 @@ def test_training_is_timed_with_the_model_that_is_trained(tmp_path: Path, tiny_b
 def test_the_training_of_a_reranker_is_timed_by_a_few_steps_if_a_guess_will_not_do(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankwell.training.fit.rungs.ENCODER", str(tiny_bi_encoder))
+    monkeypatch.setattr(FitTask, "shipped", str(tiny_bi_encoder))
     task = FitTask(str(toys.write_data(tmp_path / "data", queries=110)), tmp_path / "system", device="cpu")
     seconds, below = named("rerank").seconds, bm25(task)
     guess = seconds(task, below)

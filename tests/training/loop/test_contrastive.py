@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rankwell.core.arrays import Rows
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import StoredTokens
@@ -50,7 +51,9 @@ def test_relevant_documents_and_copies_of_them_are_no_negatives() -> None:
     assert pairs.documents[:, 0].tolist() == [0, 5, 1, 3, 5]
 
 
-def make_task(checkpoint: Path) -> tuple[TextPairTask, VectorModel]:
+def make_task(
+    checkpoint: Path, teacher: Callable[[Rows, Rows], Tensor] | None = None
+) -> tuple[TextPairTask, VectorModel]:
     encoder, _, tokenizer = load_encoder(checkpoint)
     assert isinstance(encoder, Encoder)
     store = DocumentStore.of_texts({f"d{n}": text for n, text in enumerate(TEXTS)})
@@ -66,9 +69,15 @@ def make_task(checkpoint: Path) -> tuple[TextPairTask, VectorModel]:
         documents,
         Reader.of_texts(tokenizer, 24),
         20.0,
+        teacher=teacher,
     )
     task.draw(0)
     return task, model
+
+
+def cosines(queries: Rows, documents: Rows) -> Tensor:
+    """What a teacher thinks of queries and documents."""
+    return torch.from_numpy(np.cos(3.0 * queries[:, None] + documents[None])).float()
 
 
 @pytest.fixture
@@ -85,8 +94,9 @@ def gradients(task: TextPairTask, model: VectorModel, budget: int, parts: Sequen
     return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
 
 
-def test_gradients_in_chunks_are_those_of_the_whole_batch(start: tuple[TextPairTask, VectorModel]) -> None:
-    task, model = start
+@pytest.mark.parametrize("taught", [False, True])
+def test_gradients_in_chunks_are_those_of_the_whole_batch(taught: bool, tiny_bi_encoder: Path) -> None:
+    task, model = make_task(tiny_bi_encoder, cosines if taught else None)
     for module in model.modules():
         if hasattr(module, "p"):
             module.p = 0.0  # chunks have dropout of their own
@@ -95,6 +105,21 @@ def test_gradients_in_chunks_are_those_of_the_whole_batch(start: tuple[TextPairT
     whole = gradients(task, model, 10_000)
     assert whole.abs().max() > 1e-3
     torch.testing.assert_close(gradients(task, model, 12), whole, rtol=1e-4, atol=1e-6)
+
+
+def test_a_teacher_adds_half_of_the_divergence_from_it(tiny_bi_encoder: Path) -> None:
+    alone, taught = make_task(tiny_bi_encoder)[0], make_task(tiny_bi_encoder, cosines)[0]
+    model = make_task(tiny_bi_encoder)[1].eval()
+    step = Step(Placer(torch.device("cpu"), "full", None), 10_000, 7, nullcontext, lambda loss: loss)
+    lists = alone.drawn(np.arange(5))
+    with torch.no_grad():
+        every = alone.texts(lists, step)[1](model, slice(0, 15))
+    student = torch.softmax(20 * every[:5] @ every[5:].T, 1)
+    teacher = torch.softmax(20 * cosines(lists.queries, lists.documents.reshape(-1)), 1)
+    divergence = float((teacher * (teacher / student).log()).sum(1).mean())
+    losses = [float(task.backward(model, np.arange(5), slice(0, 5), step)["loss"]) for task in (alone, taught)]
+    assert losses[1] - losses[0] == pytest.approx(divergence / 2, rel=1e-4)
+    assert divergence > 0.1
 
 
 def test_a_chunk_has_the_same_dropout_in_both_passes(start: tuple[TextPairTask, VectorModel]) -> None:

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.training import toys
+from torch import Tensor
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.folders import load_checkpoint
+from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.rank.first_stage import FirstStage
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
@@ -171,6 +174,41 @@ def test_what_cannot_work_is_said_before_anything_is_trained(
 ) -> None:
     with pytest.raises(RankwellError, match=problem):
         run_recipe(make(data, tiny_bi_encoder, *settings), tmp_path / "out", device="cpu")
+
+
+def test_a_student_ranks_more_as_its_teacher_does(trained: tuple[Trained, Path], data: Path, tmp_path: Path) -> None:
+    """The teacher compares words, and the pairs say that others are meant."""
+    start, teacher = trained[1] / "model", find_model(DEFAULT)
+    queries = [line.split("\t")[1] for line in (data / "queries.dev.tsv").read_text().splitlines()]
+    documents = [line.split("\t")[1] for line in (data / "collection.tsv").read_text().splitlines()]
+
+    def log_probabilities(folder: Path) -> Tensor:
+        encoder = BiEncoder.from_pretrained(folder, device="cpu")
+        cosines = encoder.encode_queries(queries) @ encoder.encode_documents(documents).T
+        return torch.log_softmax(20 * torch.from_numpy(cosines), dim=1)
+
+    stage = {**STAGE, "max_steps": 30, "learning_rate": 1e-3, "best": "last"}
+    wanted, divergence = log_probabilities(teacher), []
+    for name in ("alone", "taught"):
+        options = {**stage, "teacher": str(teacher) if name == "taught" else None}
+        done = run_recipe(make(data, start, encoder=options), tmp_path / name, pool=tmp_path, device="cpu")
+        student = log_probabilities(done.work.done[0].folder / "model")
+        divergence.append(float((wanted.exp() * (wanted - student)).sum(1).mean()))
+    assert divergence[1] < 0.8 * divergence[0], divergence
+    assert f"teacher {teacher}" in (done.work.done[0].folder / "model" / "README.md").read_text()
+
+
+def test_a_teacher_that_cannot_teach_is_refused(
+    data: Path, tiny_bi_encoder: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    for teacher, problem in (
+        (tiny_checkpoint, r"^stages.encoder.teacher: .* is a cross-encoder, which has no vectors$"),
+        (tmp_path / "nowhere", r"^.*nowhere.*$"),
+        (data, r"data: no model here$"),
+    ):
+        recipe = make(data, tiny_bi_encoder, f"stages.encoder.teacher={teacher}")
+        with pytest.raises(RankwellError, match=problem):
+            run_recipe(recipe, tmp_path / "out", device="cpu")
 
 
 def test_an_index_without_texts_cannot_have_vectors(data: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:

@@ -74,6 +74,11 @@ class BiEncoderTeacher:
         rows, numbers = torch.from_numpy(queries).to(self.device), torch.from_numpy(documents).to(self.device)
         return torch.einsum("lh,lnh->ln", query_vectors[rows], document_vectors[numbers].float()).cpu().numpy()
 
+    def similarities(self, queries: Rows, documents: Rows) -> Tensor:
+        """The cosines (Q, M) of all these queries with all these documents, whose vectors are read from disk."""
+        of_queries, vectors = torch.from_numpy(self.queries[queries]), torch.from_numpy(self.vectors.at(documents))
+        return of_queries.to(self.device) @ vectors.to(self.device).float().T
+
     def nearest(self, k: int) -> Rows:
         """The ``k`` documents nearest to each query, best first: (Q, k)."""
         numbers, _ = search_vectors(self.queries, self.vectors.blocks(), k, device=self.device)
@@ -125,27 +130,30 @@ def find_teacher(name: str) -> Path:
 def load_teachers(
     store: DocumentStore, names: Sequence[str], texts: Sequence[str], max_length: int | None, device: str | None
 ) -> list[Teacher]:
-    """The teachers, ready to score the queries ``texts`` by number; query vectors are stored beside the collection's.
-
-    Of several processes, the first encodes the queries and the others wait: all must see the same vectors.
-    """
+    """The teachers, ready to score the queries ``texts`` by number."""
     teachers: list[Teacher] = []
     for folder in map(find_teacher, names):
         if describe(folder).scores_pairs:
             engine = {} if device is None else {"device": device}
             teachers.append(CrossEncoderTeacher(Ranker.from_pretrained(folder, engine=engine), texts, store))
-            continue
-        encoder = BiEncoder.from_pretrained(folder, device=device, max_length=max_length)
-        place = store.folder / f"asked-{digest([encoder.name, [encoder.query_prompt + text for text in texts]])}"
-
-        def encode(encoder: BiEncoder = encoder, place: Path = place) -> None:
-            store_arrays(place, {"vectors": encoder.encode_queries(texts).reshape(-1)})
-
-        write_once(place, encode)
-        vectors = map_array(place / "vectors.npy", np.float32).reshape(-1, encoder.width)
-        documents = PassageVectors.open(store, encoder)
-        teachers.append(BiEncoderTeacher(np.array(vectors), documents, encoder.device, encoder.query_prompt))
+        else:
+            teachers.append(load_bi_encoder(store, folder, texts, max_length, device))
     return teachers
+
+
+def load_bi_encoder(
+    store: DocumentStore, folder: Path, texts: Sequence[str], max_length: int | None, device: str | None
+) -> BiEncoderTeacher:
+    """A bi-encoder as a teacher of the queries ``texts``, whose vectors are stored beside the collection's.
+
+    Of several processes, the first encodes the queries and the others wait: all must see the same vectors.
+    """
+    encoder = BiEncoder.from_pretrained(folder, device=device, max_length=max_length)
+    place = store.folder / f"asked-{digest([encoder.name, [encoder.query_prompt + text for text in texts]])}"
+    write_once(place, lambda: store_arrays(place, {"vectors": encoder.encode_queries(texts).reshape(-1)}))
+    vectors = map_array(place / "vectors.npy", np.float32).reshape(-1, encoder.width)
+    documents = PassageVectors.open(store, encoder)
+    return BiEncoderTeacher(np.array(vectors), documents, encoder.device, encoder.query_prompt)
 
 
 def store_arrays(place: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

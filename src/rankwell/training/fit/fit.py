@@ -102,8 +102,7 @@ Fitted = tuple[System, list[str]]
 def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fitted:
     """Fit to judged queries. Report and summary name the data, folder and command of ``asked``, what a user wants."""
     work, minutes = task.work, task.minutes
-    if not work.exists():
-        refuse_taken(task.out)
+    _refuse_taken(task)
     parts = task.parts
     with lock(work, wait=False):
         remove_leftovers(work)
@@ -129,8 +128,7 @@ def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fi
 def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted:
     """Fit to titles or headings as queries, then save what was fitted with the documents as they are."""
     work = task.work
-    if not work.exists():
-        refuse_taken(task.out)
+    _refuse_taken(task)
     if len(task.parts.judged):
         raise RankwellError(f"--queries-from {kind}: {task.data} has judged queries; leave the option out")
     with lock(work, wait=False):
@@ -150,14 +148,24 @@ def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted
         if not (place / "index.json").is_file():
             Index.build(task.dataset.documents(), place, analyzer=fitted.index.analyzer)
         index = Index.open(place)
-        first = replace(fitted.first_stage, index=index)
-        system = System(first, ranker=fitted.ranker, depth=fitted.depth, shares=fitted.shares, engine=fitted.engine)
-        texts = {
-            name: (inner / name).read_text(encoding="utf-8") for name in ("README.md", "report.html", "queries.tsv")
-        }
-        saved = system.save(task.out, card={**fitted.card, "queries": kind}, files=texts)
+        if is_system(small := _small(inner)) and not is_system(_small(task.out)):
+            taught = System.open(small, device=task.device)
+            taught.with_index(index).save(_small(task.out), card={**taught.card, "queries": kind})
+        saved = fitted.with_index(index).save(task.out, card={**fitted.card, "queries": kind})
         shutil.rmtree(work, ignore_errors=True)
     return saved, lines
+
+
+def _small(out: Path) -> Path:
+    """Where the system with a small bi-encoder is saved that a larger one taught."""
+    return out.with_name(f"{out.name}-small")
+
+
+def _refuse_taken(task: FitTask) -> None:
+    """Raise if there is something where the systems go, unless an interrupted fit left it."""
+    for place in (task.out, _small(task.out)) if task.tries else (task.out,):
+        if not task.work.exists():
+            refuse_taken(place)
 
 
 def advice(parts: Parts) -> list[str]:
@@ -187,6 +195,8 @@ def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
         if best is base:
             others = "; try more --minutes" if climbed.late else ""
             lines.append(f"Nothing was shown to be better than this on {base.count:,} queries{others}.")
+    if climbed.small is not None:
+        lines.append(f"{_small(out)}: {climbed.small.describe()}, to serve without a GPU")
     lines += [more] if (more := climbed.doubling(task.measure)) else []
     failed = [skipped.step.title for skipped in climbed.skipped if skipped.outcome == "failed"]
     if failed:
@@ -235,6 +245,11 @@ def _save(task: FitTask, asked: FitTask, climbed: Climb) -> System:
         "report.html": report_page(figures, task, climbed, command),
         "queries.tsv": query_table(task, climbed),
     }
+    if (small := climbed.small) is not None and not is_system(_small(task.out)):
+        shown = (climbed.base.step.name, small.step.name)
+        rungs = [{**rung, "kept": True} for rung in figures["rungs"] if rung["rung"] in shown]
+        own = {**figures, "system": small.describe(), "rungs": rungs}
+        small.system.save(_small(task.out), card=own, files={"README.md": card_text(own, command)})
     return climbed.system.save(task.out, card=figures, files=files)
 
 

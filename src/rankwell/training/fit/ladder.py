@@ -39,11 +39,13 @@ from rankwell.training.fit.rungs import (
     BASE,
     DEFAULT_SHARE,
     ENGINE,
+    TAUGHT,
     TEXTS,
     Rung,
     Step,
     bm25,
     engine,
+    is_larger,
     ladder,
 )
 from rankwell.training.fit.task import FitTask
@@ -110,6 +112,11 @@ class Climb:
     def system(self) -> System:
         """What is saved: the best system or, if nothing is better than the user's engine, the best beside it."""
         return (self.own if self.best.step is ENGINE else self.best).system
+
+    @property
+    def small(self) -> Rung | None:
+        """The small bi-encoder that a larger one taught, if that was done: it is saved as a system of its own."""
+        return next((rung for rung in self.rungs if rung.step.name == TAUGHT), None)
 
     @property
     def base(self) -> Rung:
@@ -196,6 +203,8 @@ def _adopt(task: FitTask, rung: Rung) -> Rung:
 def _is_needless(step: Step, below: Rung, tried: Sequence[Rung | Skipped]) -> bool:
     """Whether nothing is to be gained: a step was tried on the same list, is poor, or its vectors are stored."""
     if step.name == TEXTS and any(isinstance(rung, Rung) and rung.step.name.startswith("hybrid") for rung in tried):
+        return True
+    if step.name == TAUGHT and not is_larger(below):
         return True
     before = next((rung for rung in reversed(tried) if rung.step.name == step.name), None)
     if isinstance(before, Rung):
@@ -337,7 +346,7 @@ def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None, best
     counts = (made.count or len(parts.judged), len(parts.choose if made.stages else parts.judged))
     count = min([*counts, *(rung.count for rung in (below, best) if rung is not None)])
     rung = _judged(task, replace(made, step=step, key=key, milliseconds=milliseconds, count=count), best)
-    if rung.kept and len(parts.report):
+    if (rung.kept or step.name == TAUGHT) and len(parts.report):  # which is saved, too
         held_out = parts.judged.head(count).qrels
         report = rung.run
         if not set(parts.report.qrels) <= set(held_out):

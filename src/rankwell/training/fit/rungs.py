@@ -20,7 +20,7 @@ from rankwell.evaluation.compare import Contrast, compare
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, find_model
-from rankwell.models.devices import Computing
+from rankwell.models.devices import Computing, chosen_device
 from rankwell.rank.dense import DEEP, search_both
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, before_rest, fuse
@@ -43,7 +43,7 @@ from rankwell.training.fit.parts import (
     schedule,
     training_factor,
 )
-from rankwell.training.fit.task import ENCODER, FitTask, K
+from rankwell.training.fit.task import FitTask, K
 from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.stage import stage_kinds
 
@@ -63,6 +63,8 @@ where its depth does not suffer."""
 TEXTS = "texts"
 """The step that makes word vectors of the best documents alone."""
 HALF = "adapter-half"
+TAUGHT = "taught"
+"""The step that teaches the shipped bi-encoder with a larger one that was fitted."""
 
 
 @dataclass(frozen=True)
@@ -242,11 +244,13 @@ def _learned(kind: str, task: FitTask, below: Rung) -> Rung:
 
 def _learn(task: FitTask, below: Rung, kind: str, name: str) -> Rung:
     lower = below.system.first_stage
-    encoder = _encoder_of(below) if kind == "adapter" else task.start
+    encoder = _encoder_of(below) if kind == "adapter" else _start_of(task, name)
     options: dict[str, Any] = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
     if kind == "encoder":
-        options |= schedule(task.fit_part(kind), task.start, task.device)
-        options |= {"trainings": task.trainings.get(kind, 1)}
+        options |= schedule(task.fit_part(name), encoder, task.device)
+        options |= {"trainings": task.trainings.get(name, 1)}
+    if name == TAUGHT:
+        options["teacher"] = _encoder_of(below)
     options |= {"k1": f"{lower.bm25.k1:g}", "b": f"{lower.bm25.b:g}"}  # tuned before
     trained = task.train(name, FirstStage(task.index, lower.bm25), {kind: options})
     learned = trained.work.done[-1].result.first_stage
@@ -272,7 +276,7 @@ def _words(task: FitTask, below: Rung) -> Rung:
 
 def _encoder_of(below: Rung) -> str:
     """The bi-encoder of the best first stage, or the shipped one."""
-    return str(below.system.first_stage.encoder or ENCODER)
+    return str(below.system.first_stage.encoder or FitTask.shipped)
 
 
 def _adapter_seconds(task: FitTask, below: Rung) -> float:
@@ -284,12 +288,30 @@ def _adapter_seconds(task: FitTask, below: Rung) -> float:
     return vectors + (len(fit) + len(parts.choose) + len(parts.report)) / rates.queries + training
 
 
-def _encoder_seconds(task: FitTask, below: Rung) -> float:
-    parts, rates = task.parts, task.rates(task.start)
-    fit, queries = task.fit_part("encoder"), len(parts.choose) + len(parts.report)
-    epochs = float(schedule(fit, task.start, task.device)["epochs"])
-    trained = task.trainings.get("encoder", 1) * epochs * fit.pairs
-    training = training_factor(task.device) * trained / task.pairs_a_second(task.start)
+def _start_of(task: FitTask, name: str) -> str:
+    """The bi-encoder that a step trains."""
+    return FitTask.shipped if name == TAUGHT else task.start
+
+
+def _taught(task: FitTask, below: Rung) -> Rung:
+    """The shipped bi-encoder, taught by the fitted one below; it compares words if that one does."""
+    rung = replace(_learn(task, below, "encoder", TAUGHT), count=len(task.parts.choose))
+    return _words(task, rung) if below.system.first_stage.words else rung
+
+
+def is_larger(below: Rung) -> bool:
+    """Whether the bi-encoder was fitted, and is larger than the shipped one."""
+    start = below.stages.get("encoder", {}).get("encoder", FitTask.shipped)
+    own, shipped = (describe(find_model(model)).dimensions() for model in (start, FitTask.shipped))
+    return own.hidden_size * own.num_hidden_layers > shipped.hidden_size * shipped.num_hidden_layers
+
+
+def _encoder_seconds(name: str, task: FitTask, below: Rung) -> float:
+    parts, start = task.parts, _start_of(task, name)
+    rates, fit, queries = task.rates(start), task.fit_part(name), len(parts.choose) + len(parts.report)
+    epochs = float(schedule(fit, start, task.device)["epochs"])
+    trained = task.trainings.get(name, 1) * epochs * fit.pairs
+    training = training_factor(task.device) * trained / task.pairs_a_second(start)
     return training + len(task.index) / rates.documents + queries / rates.queries
 
 
@@ -382,23 +404,25 @@ def ladder(task: FitTask) -> list[Step]:
 
     A list that a fitted bi-encoder changes is joined and re-ranked again.
     """
-    encoders, rankers = [ENCODER], [DEFAULT]
+    encoders, rankers = [FitTask.shipped], [DEFAULT]
     for name in task.tries:
         model = describe(find_model(name))
         encoders += [name] * (model.has_vectors and name not in encoders)
         rankers += [name] * (model.scores_pairs and name not in rankers)
     searching = [
         Step(
-            "hybrid" if name == ENCODER else f"hybrid {name}",
-            f"BM25 and {'a bi-encoder' if name == ENCODER else name}",
+            "hybrid" if name == FitTask.shipped else f"hybrid {name}",
+            f"BM25 and {'a bi-encoder' if name == FitTask.shipped else name}",
             partial(_hybrid, name),
             partial(_hybrid_seconds, name),
-            given=name == ENCODER,
+            given=name == FitTask.shipped,
             model=name,
         )
         for name in encoders
     ]
-    readers = {str(as_word_ranker(find_model(ENCODER), task.work / WORDS)): (TEXTS, "words of the best documents")}
+    readers = {
+        str(as_word_ranker(find_model(FitTask.shipped), task.work / WORDS)): (TEXTS, "words of the best documents")
+    }
     readers |= {name: (f"rerank {name}", f"re-ranked by {name}") for name in rankers}
     readers |= {DEFAULT: ("shipped", "the shipped re-ranker")}
     reading = [
@@ -414,15 +438,27 @@ def ladder(task: FitTask) -> list[Step]:
     if others := other_analyzers(task.index, TITLE_WEIGHTS):
         analysed = Step(ANALYSER, "titles, names in code", partial(_analyse, others), _analyse_seconds, tunes=True)
         searching.insert(0, analysed)
+    seconds = partial(_encoder_seconds, TAUGHT)
+    small = [Step(TAUGHT, "a small bi-encoder, taught by it", _taught, seconds, trains=True, several=0.25)]
+    if (
+        encoders == [FitTask.shipped] or chosen_device(task.device).type == "cpu"
+    ):  # there, the larger one takes the whole time
+        del small[0]
     return [
         *searching,
         Step("tuned", "tuned settings", _tune, tunes=True, cautious=not len(task.parts.fit)),
         Step("adapter", "an adapter on its vectors", partial(_learned, "adapter"), _adapter_seconds, trains=True),
         *on_list,
         Step(
-            "encoder", "a fitted bi-encoder", partial(_learned, "encoder"), _encoder_seconds, trains=True, several=0.25
+            "encoder",
+            "a fitted bi-encoder",
+            partial(_learned, "encoder"),
+            partial(_encoder_seconds, "encoder"),
+            trains=True,
+            several=0.25,
         ),
         *on_list,
+        *small,
         *reading,
         Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, trains=True, kind="rerank", several=0.8),
     ]

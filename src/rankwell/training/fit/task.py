@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.formats import write_run
@@ -40,8 +40,6 @@ from rankwell.training.loop.log import read_metrics
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
 
-ENCODER = DEFAULT
-"""The bi-encoder to begin with."""
 K = 100
 """Documents per query in the runs that are measured."""
 LONG = 150
@@ -52,6 +50,8 @@ LONG = 150
 class FitTask:
     """What to fit, how long it may take, and the data, which is read when it is first needed."""
 
+    shipped: ClassVar[str] = DEFAULT
+    """The bi-encoder to begin with."""
     data: str
     out: Path
     minutes: float = 20.0
@@ -98,7 +98,7 @@ class FitTask:
     @property
     def start(self) -> str:
         """The bi-encoder that training starts from: the best as it is."""
-        return max(self.encoders, key=self.encoders.__getitem__, default=ENCODER)
+        return max(self.encoders, key=self.encoders.__getitem__, default=self.shipped)
 
     def fit_part(self, name: str) -> Part:
         """The queries that a step trains on."""

@@ -2,6 +2,7 @@
 
 The documents of other queries serve as negatives, so a batch of B pairs has B·(B − 1) of them for the price of 2·B
 vectors. What a batch holds by accident, a further relevant document of a query or a copy of its document, is ignored.
+A larger bi-encoder can teach: the softmax of its scores over all documents of the batch is learned beside that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import StoredTokens
 from rankwell.training.data.pairs import RelevantDocuments
 from rankwell.training.data.sampling import Lists
+from rankwell.training.loop.losses import kl
 from rankwell.training.loop.task import DrawnLists, Step, backward_scores, chunk_by_tokens
+
+TAUGHT = 0.5
+"""The weight of what a teacher says."""
 
 
 def in_batch_softmax(
@@ -49,9 +54,15 @@ class PairTask(DrawnLists):
 
     items = "pairs"
 
-    def __init__(self, draw: Callable[[int], Lists], relevant: RelevantDocuments, scale: float):
+    def __init__(
+        self,
+        draw: Callable[[int], Lists],
+        relevant: RelevantDocuments,
+        scale: float,
+        teacher: Callable[[Rows, Rows], Tensor] | None = None,
+    ):
         super().__init__(draw)
-        self._relevant, self._scale = relevant, scale
+        self._relevant, self._scale, self._teacher = relevant, scale, teacher
 
     @abstractmethod
     def texts(self, lists: Lists, step: Step) -> tuple[Rows, Callable[[nn.Module, slice], Tensor]]:
@@ -66,6 +77,7 @@ class PairTask(DrawnLists):
         ignored[np.arange(len(whole)), targets] = False
         masked = torch.from_numpy(ignored).to(step.device, non_blocking=True)
         columns = torch.from_numpy(targets).to(step.device, non_blocking=True)
+        taught = None if self._teacher is None else self._teacher(whole.queries, whole.documents.reshape(-1))
         costs, encode = self.texts(own, step)
         chunks = chunk_by_tokens(costs, step.budget)
         spread = torch.zeros((), device=step.device)
@@ -78,7 +90,11 @@ class PairTask(DrawnLists):
                 queries, documents = _gathered(queries), _gathered(documents)
             with torch.no_grad():
                 spread = (queries @ documents.T).std(dim=1, correction=0).mean()
-            return in_batch_softmax(queries, documents, columns, masked, self._scale).mean()
+            costs = in_batch_softmax(queries, documents, columns, masked, self._scale)
+            if taught is not None:
+                own_scores, wanted = self._scale * (queries @ documents.T), self._scale * taught.to(step.device)
+                costs = costs + TAUGHT * kl(own_scores, wanted)
+            return costs.mean()
 
         value, _ = backward_scores(lambda chunk: encode(model, chunk), chunks, loss, step)
         return {"loss": value * share, "spread": spread * share}
@@ -110,8 +126,9 @@ class TextPairTask(PairTask):
         scale: float,
         *,
         document_prompt: Pieces | None = None,
+        teacher: Callable[[Rows, Rows], Tensor] | None = None,
     ):
-        super().__init__(draw, relevant, scale)
+        super().__init__(draw, relevant, scale, teacher)
         self._queries, self._documents, self._reader = queries, documents, reader
         self._document_prompt = document_prompt
 

@@ -69,6 +69,11 @@ class EncoderOptions(PairOptions):
     max_length: int | None = Field(
         default=None, ge=8, description="Maximum length of a text in tokens; none: the bi-encoder's own."
     )
+    teacher: Annotated[str | None, Meaning.MODEL] = Field(
+        default=None,
+        description="Bi-encoder to learn from, usually a larger one that is fitted: its softmax over the documents of "
+        "a batch is learned beside the pairs, with half the weight.",
+    )
 
 
 @STAGE_OPTIONS.register("adapter")

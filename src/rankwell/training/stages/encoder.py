@@ -20,6 +20,7 @@ from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, read_modules, save_bi_encoder
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.heads import VectorModel, merged_copy
+from rankwell.training.data.teachers import find_teacher, load_bi_encoder
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import TextPairTask
 from rankwell.training.recipe import RecipeStage
@@ -75,6 +76,8 @@ class EncoderInTraining:
 def check(work: Work, stage: RecipeStage[EncoderOptions]) -> None:
     """Check grid, measure and queries, and that the bi-encoder can be trained."""
     check_pairs(work, stage)
+    if stage.options.teacher is not None and not describe(teacher := find_teacher(stage.options.teacher)).has_vectors:
+        raise RankwellError(f"{stage.path}.teacher: {teacher} is a cross-encoder, which has no vectors")
     folder = find_encoder(work, stage, stage.options.encoder)
     if folder is None:
         return
@@ -119,6 +122,10 @@ def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageRe
             torch.cuda.empty_cache()
         return found
 
+    teacher = None
+    if options.teacher is not None:
+        place = find_teacher(options.teacher)
+        teacher = load_bi_encoder(work.data.collection.store, place, pairs.texts, None, work.device).similarities
     task = TextPairTask(
         pairs.draw,
         pairs.relevant,
@@ -127,6 +134,7 @@ def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageRe
         start.reader,
         options.scale,
         document_prompt=start.prompt_pieces if start.document_prompt else None,
+        teacher=teacher,
     )
     return fit_first_stage(work, stage, folder, encoder.model, task, tune_queries, docids, encode, encoder.save)
 
