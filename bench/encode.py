@@ -25,7 +25,7 @@ from graph_peers import find_graphs, use_graph
 from harness import DATA, MINILM, clock_and_cpu, machine, make_parser, write_json
 from rankwell import BiEncoder, read_documents
 from rankwell.models.checkpoints.names import find_model
-from rerank_cpu import BATCHES, PACKAGES, spread
+from rerank_cpu import BATCHES, PACKAGES, PRECISIONS, spread
 
 Encode = Callable[[list[str]], Any]
 
@@ -39,6 +39,8 @@ def main() -> None:
     model = str(find_model(options.encoder))
     ways: dict[str, Encode] = {}
     for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        if precision not in PRECISIONS:
+            continue
         way, best = fastest(SentenceTransformer(model, device="cpu", model_kwargs={"dtype": dtype}), texts)
         ways[f"sentence-transformers {precision}, batches of {best}"] = way
     for graph in find_graphs(options.work) if options.work else []:
@@ -46,7 +48,7 @@ def main() -> None:
         use_graph(peer, graph, options.threads)
         way, best = fastest(peer, texts)
         ways[f"sentence-transformers {graph.stem}, batches of {best}"] = way
-    for precision in ("fp32", "int8", "bf16"):
+    for precision in PRECISIONS:
         encoder = BiEncoder.from_pretrained(options.encoder, device="cpu", precision=precision)
         ways[f"rankwell {precision}"] = encoder.encode_documents
     expected = ways["rankwell fp32"](texts)

@@ -88,15 +88,22 @@ def make_graphs(folder: Path) -> None:
     from transformers import BertForSequenceClassification
 
     checkpoint = minilm_checkpoint(folder / "model")
-    model = BertForSequenceClassification.from_pretrained(checkpoint, attn_implementation="eager").eval()
+    model: Any = BertForSequenceClassification.from_pretrained(checkpoint, attn_implementation="eager")
+    model.eval()
     plain, fused = folder / "plain.fp32", folder / "fused.fp32"
     example = torch.ones(3, 7, dtype=torch.int64)
     axes = {name: {0: "batch", 1: "length"} for name in (*INPUTS, OUTPUTS[0])} | {OUTPUTS[1]: {0: "batch"}}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        names = {"input_names": list(INPUTS), "output_names": list(OUTPUTS)}
         torch.onnx.export(
-            BothOutputs(model), (example,) * 3, str(plain), dynamic_axes=axes, opset_version=17, dynamo=False, **names
+            BothOutputs(model),
+            (example,) * 3,
+            str(plain),
+            input_names=list(INPUTS),
+            output_names=list(OUTPUTS),
+            dynamic_axes=axes,
+            opset_version=17,
+            dynamo=False,
         )
     config = model.config
     better = optimize_model(str(plain), "bert", config.num_attention_heads, config.hidden_size, opt_level=1)

@@ -27,10 +27,12 @@ from graph_peers import find_graphs, use_graph
 from harness import DATA, Table, clock_and_cpu, machine, make_parser, minilm_checkpoint, write_json
 from rankwell import Index
 from rankwell.corpus.datasets import open_dataset
+from rankwell.models.devices import DTypeName, is_fast_in_bf16
 from rankwell.rank.ranker import Ranker
 
 Pairs = list[tuple[str, str]]
 Predict = Callable[[Pairs], np.ndarray[Any, Any]]
+PRECISIONS: list[DTypeName] = ["fp32", "int8", "bf16"] if is_fast_in_bf16() else ["fp32", "int8"]
 BATCHES = (8, 32, 100)
 PACKAGES = ("torch", "sentence-transformers", "transformers", "onnxruntime", "openvino", "numba")
 SPLITS = {"wiki": "questions.dev", "medquad": "dev", "insuranceqa": "valid"}
@@ -51,27 +53,28 @@ def systems(folder: Path, max_length: int, options: Any) -> dict[str, Predict]:
     template = {"name": "mono", "max_length": max_length}
     open_ranker = partial(Ranker.from_pretrained, model, windows=None, template=template, device="cpu")
     found = {"CrossEncoder": peer(model, max_length)}
-    found["CrossEncoder, bf16"] = peer(model, max_length, model_kwargs={"dtype": torch.bfloat16})
+    if is_fast_in_bf16():
+        found["CrossEncoder, bf16"] = peer(model, max_length, model_kwargs={"dtype": torch.bfloat16})
     for graph in find_graphs(folder):
         found[f"CrossEncoder, {graph.stem}"] = peer(model, max_length, graph)
-    for precision in ("fp32", "int8", "bf16"):
+    for precision in PRECISIONS:
         found[f"rankwell, {precision}"] = open_ranker(precision=precision).predict
     found["rankwell, STRM"] = open_ranker(attention="strm").predict
     for name in options.also:
-        for precision in ("fp32", "int8"):
+        for precision in PRECISIONS[:2]:
             ranker = Ranker(name, windows=None, max_length=max_length, precision=precision, device="cpu")
             found[f"{Path(name).name}, {precision}"] = ranker.predict
     for export in options.exports:
-        backend, _, precision = export.partition("-")
+        backend, _, form = export.partition("-")
         if find_spec("onnxruntime" if backend == "onnx" else "openvino") is None:
             continue
         from rankwell.models.checkpoints.export import export_model
 
         out = folder / f"{export}-{max_length}"
         if not out.exists():
-            export_model(model, out, backend=backend, precision=precision, template=template)
+            export_model(model, out, backend=backend, precision=form, template=template)
         ranker = Ranker.from_pretrained(out, backend=backend, windows=None, engine={"threads": threads})
-        found[f"rankwell, {backend} {precision}"] = ranker.predict
+        found[f"rankwell, {backend} {form}"] = ranker.predict
     return found
 
 

@@ -99,7 +99,8 @@ def measure_system(options: argparse.Namespace) -> list[dict[str, Any]]:
         system.open(place)
     if options.build:
         return []
-    built, rows, recall, setting, settings = json.loads(record.read_text()), [], 0.0, "", iter(system.settings())
+    rows: list[dict[str, Any]] = []
+    built, recall, setting, settings = json.loads(record.read_text()), 0.0, "", iter(system.settings())
     for enough in sorted(options.enough):
         while recall < enough and (following := next(settings, None)):
             setting, apply = following
