@@ -1,27 +1,31 @@
-"""Vectors of documents on a CPU: rankwell in fp32 and int8 beside sentence-transformers' ``encode``, in one run.
+"""Vectors of documents on a CPU: rankwell in three precisions beside sentence-transformers' ``encode``, in one run.
 
     PYTHONPATH=src python bench/encode.py --documents 400 --rounds 3
+    PYTHONPATH=src python bench/encode.py --work FOLDER    # with the graphs that graph_peers.py wrote there
 
 All take turns over the same documents with the same number of threads. On a shared machine the seconds of CPU time say
-more than those on the clock, so both are printed. sentence-transformers has the best of several batch sizes.
+more than those on the clock, so both are printed, ratios with their range over the rounds. sentence-transformers has
+the fastest of three sizes of batches.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import statistics
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from harness import DATA, MINILM, clock_and_cpu, machine, make_parser
+from graph_peers import find_graphs, use_graph
+from harness import DATA, MINILM, clock_and_cpu, machine, make_parser, write_json
 from rankwell import BiEncoder, read_documents
 from rankwell.models.checkpoints.names import find_model
+from rerank_cpu import BATCHES, PACKAGES, PRECISIONS, spread
 
 Encode = Callable[[list[str]], Any]
 
@@ -32,33 +36,50 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     documents = [document.contents for document in read_documents(options.collection)]
     texts = random.Random(0).sample(documents, min(options.documents, len(documents)))
-    peer = SentenceTransformer(str(find_model(options.encoder)), device="cpu")
-    exact = BiEncoder.from_pretrained(options.encoder, device="cpu", precision="fp32")
-    fast = BiEncoder.from_pretrained(options.encoder, device="cpu", precision="int8")
-    # Folders without a module that normalises are saved by other tools; rankwell's vectors always have length 1.
-    encode = partial(peer.encode, normalize_embeddings=True)
-    sizes = {size: clock_and_cpu(partial(encode, texts, batch_size=size))[1] for size in (8, 32)}
-    best = min(sizes, key=lambda size: sizes[size])
-    ways: dict[str, Encode] = {
-        f"sentence-transformers, batches of {best}": partial(encode, batch_size=best),
-        "rankwell fp32": exact.encode_documents,
-        "rankwell int8": fast.encode_documents,
-    }
-    expected = exact.encode_documents(texts)
+    model = str(find_model(options.encoder))
+    ways: dict[str, Encode] = {}
+    for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        if precision not in PRECISIONS:
+            continue
+        way, best = fastest(SentenceTransformer(model, device="cpu", model_kwargs={"dtype": dtype}), texts)
+        ways[f"sentence-transformers {precision}, batches of {best}"] = way
+    for graph in find_graphs(options.work) if options.work else []:
+        peer = SentenceTransformer(model, device="cpu")
+        use_graph(peer, graph, options.threads)
+        way, best = fastest(peer, texts)
+        ways[f"sentence-transformers {graph.stem}, batches of {best}"] = way
+    for precision in PRECISIONS:
+        encoder = BiEncoder.from_pretrained(options.encoder, device="cpu", precision=precision)
+        ways[f"rankwell {precision}"] = encoder.encode_documents
+    expected = ways["rankwell fp32"](texts)
     similar = {name: np.sum(way(texts) * expected, axis=1) for name, way in ways.items()}
     seconds = {name: [] for name in ways}  # type: dict[str, list[tuple[float, float]]]
     for _ in range(options.rounds):
         for name, way in ways.items():
             seconds[name].append(clock_and_cpu(partial(way, texts)))
-    print(machine("torch", "sentence-transformers", "numba"))
+    print(machine(*PACKAGES))
     print(f"{len(texts):,} documents, {options.threads} threads, the median of {options.rounds} rounds")
-    print(f"{'':<42}{'documents/s':>12}{'per CPU second':>16}{'ratio':>7}{'cosine, mean':>14}{'least':>9}")
-    peer_cpu = None
+    print(f"{'':<54}{'documents/s':>12}{'per CPU second':>16}  ratio, clock  ratio, CPU  cosine: mean, least")
+    records = []
+    reference = next(iter(seconds.values()))
     for name, rounds in seconds.items():
-        clock, cpu = (statistics.median(column) for column in zip(*rounds, strict=True))
-        peer_cpu = peer_cpu or cpu
-        speeds = f"{len(texts) / clock:>12.1f}{len(texts) / cpu:>16.1f}{peer_cpu / cpu:>7.2f}"
-        print(f"{name:<42}{speeds}{similar[name].mean():>14.5f}{similar[name].min():>9.5f}", flush=True)
+        clock, cpu = np.median(rounds, axis=0)
+        ratios = np.divide(reference, rounds)
+        speeds = f"{len(texts) / clock:>12.1f}{len(texts) / cpu:>16.1f}  {spread(ratios[:, 0])}  {spread(ratios[:, 1])}"
+        print(f"{name:<54}{speeds}{similar[name].mean():>14.5f}{similar[name].min():>9.5f}", flush=True)
+        cosines = {"mean": float(similar[name].mean()), "least": float(similar[name].min())}
+        records.append({"system": name, "seconds": rounds, "ratios": ratios.tolist(), "cosine": cosines})
+    facts = {"machine": machine(*PACKAGES), "threads": options.threads, "documents": len(texts)}
+    write_json(options.out, facts | {"systems": records})
+
+
+def fastest(peer: SentenceTransformer, texts: list[str]) -> tuple[Encode, int]:
+    """The peer with the fastest size of batches; it sorts texts by length."""
+    # Folders without a module that normalises are saved by other tools; rankwell's vectors always have length 1.
+    encode = partial(peer.encode, normalize_embeddings=True)
+    encode(texts[:8])
+    best = min(BATCHES, key=lambda size: clock_and_cpu(partial(encode, texts, batch_size=size))[0])
+    return partial(encode, batch_size=best), best
 
 
 def read_options() -> argparse.Namespace:
@@ -68,6 +89,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--encoder", default=MINILM)
     parser.add_argument("--documents", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--work", type=Path, help="folder that graph_peers.py wrote")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser.parse_args()
 

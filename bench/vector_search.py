@@ -1,15 +1,16 @@
-"""Search among vectors on this machine, exact and compressed, beside faiss and rabitqlib in the same run.
+"""Search among vectors on this machine, exact and compressed, beside faiss, rabitqlib and usearch in the same run.
 
     PYTHONPATH=src python bench/vector_search.py --work FOLDER --documents 241186 1000000 8841823
-    PYTHONPATH=src python bench/vector_search.py --work FOLDER --documents 1000000 --peers faiss rabitqlib
+    PYTHONPATH=src python bench/vector_search.py --work FOLDER --documents 1000000 --peers faiss rabitqlib usearch
 
 The vectors are like real ones: a vector of one of InsuranceQA's 27,413 answers (rankwell-mini), plus the difference of
 two neighbours elsewhere, normalised. Neighbourhoods are as wide as real ones, and denser the more documents there are;
 clusters are those of the 27,413. Queries are 100 of its questions. Each system has a process of its own. What is made
 is kept in FOLDER, with the time and memory that making it took: vectors in fp16 and in shards, as hybrid search stores
-them, their codes, and the indexes of peers. Approximate searches are measured at the cheapest of some settings that
-finds 99 % of the 100 nearest documents, or else at the last (--enough for another share). Install them with:
-pip install faiss-cpu rabitqlib.
+them, their codes, and the indexes of peers (--build only makes them, so that a quiet hour can be spent on measuring).
+Approximate searches are measured at the cheapest of some settings that finds 99 % of the 100 nearest documents, or else
+at the last (--enough for other shares). One query's time is the median of --rounds queries; beside it stands the range
+of --runs such medians. Install peers with: pip install faiss-cpu rabitqlib usearch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness import DATA, Table, clock_and_cpu, machine, make_parser, memory
+from harness import DATA, Table, clock_and_cpu, machine, make_parser, memory, write_json
 from rankwell import BiEncoder, Index
 from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.datasets import open_dataset
@@ -41,6 +42,7 @@ from rankwell.rank.vector_search import search_vectors
 
 FOUND = 100
 NEIGHBOURS, PLACES = 32, 4096
+CONNECTIVITY, EXPANSIONS = 16, (128, 192, 256, 384, 512, 1024)
 Found = NDArray[np.int64]
 Search = Callable[[NDArray[np.float32]], Found]
 Setting = tuple[str, Callable[[], Any]]
@@ -53,27 +55,37 @@ def main() -> None:
     if options.one:
         print(json.dumps(measure_system(options)))
         return
-    real, queries = source_vectors(options.work)
-    print(machine("torch", "numba", "faiss-cpu"), flush=True)
+    real, queries = source_vectors(options.work, options.device)
+    facts = machine("torch", "numba", "faiss-cpu", "rabitqlib", "usearch")
+    print(facts, flush=True)
+    records = []
     for documents in options.documents:
         exact(like_real_ones(options.work, real, documents), queries, options.work / f"exact-{documents}.npy")
         how = f"the best {FOUND}, {options.threads} threads, load {os.getloadavg()[0]:.1f}"
         print(f"\n{documents:,} documents, {how}\n")
         together = f"{len(queries)} together: CPU ms"
         built = ("built: CPU s", "peak MB")
-        table = Table("search", "one query: ms", "CPU ms", together, "recall", "bytes", "searching: MB", *built)
-        for name in systems(options.peers):
+        table = Table(
+            "search", "one query: ms", "range", "CPU ms", together, "recall", "bytes", "searching: MB", *built
+        )
+        for name in options.only or systems(options.peers):
             command = [sys.executable, *sys.argv, "--documents", str(documents), "--one", name]
-            row = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.splitlines()[-1])
-            times = (f"{row[column]:.1f}" for column in ("clock", "cpu", "together"))
-            made = (f"{row[column]:,.0f}" for column in ("memory", "built_cpu", "built_memory"))
-            table.row(row["name"], *times, f"{row['recall']:.4f}", row["bytes"], *made)
+            output = subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout.splitlines()
+            for row in json.loads(output[-1]) if output else []:
+                clocks = row["clocks"]
+                times = (f"{row[column]:.1f}" for column in ("cpu", "together"))
+                made = (f"{row[column]:,.0f}" for column in ("memory", "built_cpu", "built_memory"))
+                ranged = f"{min(clocks):.1f} to {max(clocks):.1f}"
+                clock = f"{statistics.median(clocks):.1f}"
+                table.row(row["name"], clock, ranged, *times, f"{row['recall']:.4f}", row["bytes"], *made)
+                records.append({"documents": documents, **row})
+        write_json(options.out, {"machine": facts, "threads": options.threads, "rows": records})
 
 
-def measure_system(options: argparse.Namespace) -> dict[str, Any]:
-    """The figures of one system, in this process."""
+def measure_system(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The figures of one system, in this process, for each share of the nearest documents."""
     (documents,) = options.documents
-    real, queries = source_vectors(options.work)
+    real, queries = source_vectors(options.work, options.device)
     vectors = like_real_ones(options.work, real, documents)
     nearest = exact(vectors, queries, options.work / f"exact-{documents}.npy")
     system = systems(options.peers)[options.one](vectors, options.threads)
@@ -83,18 +95,29 @@ def measure_system(options: argparse.Namespace) -> dict[str, Any]:
         clock, cpu = clock_and_cpu(partial(system.build, place))
         figures = {"built_clock": clock, "built_cpu": cpu, "built_memory": memory(), "load": os.getloadavg()[0]}
         record.write_text(json.dumps(figures) + "\n", encoding="utf-8")
-    else:
+    elif not options.build:
         system.open(place)
-    recall, setting = 0.0, ""
-    for label, apply in system.settings():
-        if recall < options.enough:
+    if options.build:
+        return []
+    rows: list[dict[str, Any]] = []
+    built, recall, setting, settings = json.loads(record.read_text()), 0.0, "", iter(system.settings())
+    for enough in sorted(options.enough):
+        while recall < enough and (following := next(settings, None)):
+            setting, apply = following
             apply()
-            recall, setting = recall_of(system.search(queries), nearest), label
-    alone = [clock_and_cpu(partial(system.search, query[None])) for query in queries[: options.rounds]]
-    clock, cpu = (1000 * statistics.median(column) for column in zip(*alone, strict=True))
-    together = 1000 * clock_and_cpu(partial(system.search, queries))[1] / len(queries)
-    figures = {"clock": clock, "cpu": cpu, "together": together, "recall": recall, "bytes": system.bytes_each}
-    return {"name": options.one + setting, **figures, "memory": memory("RssAnon"), **json.loads(record.read_text())}
+            recall = recall_of(system.search(queries), nearest)
+        if rows and rows[-1]["recall"] == recall:
+            continue  # good enough for both shares, or the last setting
+        runs = [
+            [clock_and_cpu(partial(system.search, query[None])) for query in queries[: options.rounds]]
+            for _ in range(options.runs)
+        ]
+        clocks, cpus = (1000 * np.median(runs, axis=1)).T.tolist()
+        together = 1000 * clock_and_cpu(partial(system.search, queries))[1] / len(queries)
+        figures = {"clocks": clocks, "cpu": statistics.median(cpus), "together": together, "recall": recall}
+        figures |= {"enough": enough, "bytes": system.bytes_each, "memory": memory("RssAnon"), **built}
+        rows.append({"name": options.one + setting, **figures})
+    return rows
 
 
 def recall_of(found: Found, nearest: Found) -> float:
@@ -112,11 +135,11 @@ def exact(vectors: PassageVectors, queries: Any, path: Path) -> Found:
     return nearest
 
 
-def source_vectors(work: Path) -> tuple[Any, Any]:
+def source_vectors(work: Path, device: str) -> tuple[Any, Any]:
     """The vectors of real documents and queries."""
     if not (work / "queries.npy").exists():
         work.mkdir(parents=True, exist_ok=True)
-        data, encoder = open_dataset(DATA / "insuranceqa"), BiEncoder.from_pretrained(DEFAULT, device="cpu")
+        data, encoder = open_dataset(DATA / "insuranceqa"), BiEncoder.from_pretrained(DEFAULT, device=device)
         index = Index.build(data.documents(), work / "index")
         np.save(work / "real.npy", np.concatenate(list(PassageVectors.open(index.segments[0].store, encoder).blocks())))
         np.save(work / "queries.npy", encoder.encode_queries([query.text for query in data.queries("valid")[::20]]))
@@ -205,7 +228,7 @@ class Faiss(System):
 
         faiss.omp_set_num_threads(threads)
         self.faiss, self.kind, width = faiss, kind, vectors.width
-        sizes = {"SQfp16": 2 * width, "IVF1024,SQ8": width + 8}
+        sizes = {"SQfp16": 2 * width, "IVF1024,SQ8": width + 8, "HNSW32_SQfp16": 2 * width + 2 * 32 * 4}
         self.bytes_each = sizes.get(kind, width // 8 + 2 * width)
 
     def build(self, place: Path) -> None:
@@ -233,9 +256,40 @@ class Faiss(System):
             return [(f", nprobe {lists}, k_factor {factor}", partial(choose, lists, factor)) for lists, factor in pairs]
         if self.kind.startswith("IVF"):
             return [(f", nprobe {n}", partial(setattr, self.index, "nprobe", n)) for n in (16, 32, 64, 128, 256)]
+        if self.kind.startswith("HNSW"):
+            return [(f", ef {n}", partial(setattr, self.index.hnsw, "efSearch", n)) for n in EXPANSIONS]
         if "Refine" in self.kind:
             return [(f", k_factor {n}", partial(setattr, self.index, "k_factor", n)) for n in (5, 10, 20, 40, 80)]
         return [("", int)]
+
+
+class Usearch(System):
+    """usearch's graph of vectors in fp16."""
+
+    def __init__(self, vectors: PassageVectors, threads: int):
+        super().__init__(vectors, threads)
+        import usearch.index
+
+        options = {"metric": "ip", "dtype": "f16", "connectivity": CONNECTIVITY}
+        self.index = usearch.index.Index(ndim=vectors.width, **options)
+        self.bytes_each = 2 * vectors.width + 2 * CONNECTIVITY * 5
+
+    def build(self, place: Path) -> None:
+        first = 0
+        for block in self.vectors.blocks():
+            self.index.add(np.arange(first, first + len(block)), np.asarray(block), threads=self.threads)
+            first += len(block)
+        self.index.save(str(place))
+
+    def open(self, place: Path) -> None:
+        self.index.load(str(place))
+
+    def search(self, queries: Any) -> Found:
+        found = self.index.search(queries, FOUND, threads=self.threads).keys
+        return np.asarray(found, np.int64).reshape(len(queries), -1)
+
+    def settings(self) -> list[Setting]:
+        return [(f", expansion {n}", partial(setattr, self.index, "expansion_search", n)) for n in EXPANSIONS]
 
 
 class RaBitQ(System):
@@ -276,11 +330,13 @@ def systems(peers: list[str]) -> dict[str, Callable[[PassageVectors, int], Syste
     }
     if "faiss" in peers:
         refined = "PQ96x4fs,Refine(SQfp16)", "IVF1024,RaBitQfs,Refine(SQfp16)"
-        for kind in ("SQfp16", "IVF1024,SQ8", *refined):
+        for kind in ("SQfp16", "IVF1024,SQ8", *refined, "HNSW32_SQfp16"):
             made[f"faiss {kind}"] = partial(Faiss, kind=kind)
     if "rabitqlib" in peers:
         for bits, name in ((4, "4 bits"), (7, "7 bits"), (32, "1 bit and fp32")):
             made[f"rabitqlib, {name}"] = partial(RaBitQ, bits=bits)
+    if "usearch" in peers:
+        made["usearch"] = Usearch
     return made
 
 
@@ -289,8 +345,13 @@ def read_options() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--documents", type=int, nargs="+", default=[27_413, 241_186, 1_000_000])
-    parser.add_argument("--peers", nargs="*", default=[], choices=["faiss", "rabitqlib"])
-    parser.add_argument("--enough", type=float, default=0.99, help="the recall that a setting must have")
+    parser.add_argument("--peers", nargs="*", default=[], choices=["faiss", "rabitqlib", "usearch"])
+    parser.add_argument("--only", nargs="*", default=[], metavar="SYSTEM", help="systems by their names in the table")
+    parser.add_argument("--build", action="store_true", help="make what is missing and measure nothing")
+    parser.add_argument("--enough", type=float, nargs="+", default=[0.99], help="recalls that a setting must have")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--device", default="cpu", help="where the real texts are encoded")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--one", help="measure only this system, in this process")
