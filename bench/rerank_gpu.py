@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python bench/rerank_gpu.py --out rerank_gpu.json
     PYTHONPATH=src python bench/rerank_gpu.py --families --out families.json   # XLM-R and ModernBERT instead of BERT
-    PYTHONPATH=src python bench/rerank_gpu.py --smoke --out smoke.json         # tiny sizes, any machine: does it run?
+    TRITON_INTERPRET=1 PYTHONPATH=src python bench/rerank_gpu.py --smoke --out smoke.json   # any machine: does it run?
 
 Models of usual shapes with random weights score the same pairs. Those of BERT are made up, 32 to 180 tokens, 140 in the
 mean, and a time runs from stored tokens in the host's memory to scores in the host's memory; the other families read
@@ -10,9 +10,10 @@ texts of the bundled sample, from text and from stored tokens. Each step prints 
 a step that fails is noted and the next one goes on; past ``--limit`` seconds what is left is skipped.
 
 *share* is floating-point operations computed for real tokens over time, relative to an 8192³ bf16 product measured in
-the same run: the last layer of BERT counts for ``[CLS]`` alone, as it is computed. *share_of_model* counts the whole
-model. CrossEncoder is measured at its defaults and in bf16 on sorted pairs, where the best of several batch sizes
-counts. ``train_gpu.py`` trains the same models.
+the same run: the last layer of BERT counts for ``[CLS]`` alone, as it is computed. CrossEncoder is measured at its
+defaults and in bf16: padded, unpadded with torch's attention of variable lengths, and so with compiled layers; the best
+of several batch sizes counts. ``attention`` compares that attention with rankwell's kernel: microseconds on the GPU,
+and the largest error relative to fp64. ``train_gpu.py`` trains the same models.
 """
 
 from __future__ import annotations
@@ -25,21 +26,23 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn import functional
+from transformers import AttentionInterface, AutoModelForSequenceClassification
 
 import tiny_models as tiny
 from harness import machine, make_parser
 from rankwell import Ranker
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.attention import attend
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import save_checkpoint
-from rankwell.models.compute import GPU_BUDGET
 from rankwell.models.encoder import CrossEncoder, Encoder, Layer
 from rankwell.models.spec import AttentionRule, EncoderConfig
 from rankwell.rank.engines.torch_engine import TorchEngine
@@ -60,19 +63,10 @@ SHAPES = {
 }
 # Pairs of a timed run: two seconds or so on an H200.
 PAIRS = {"bert-large": 12_000, "bert-base": 36_000, "minilm-l6": 200_000, "smoke": 4}
-RULES: tuple[AttentionRule, ...] = ("full", "strm", "strict")
-BUDGETS = (1 << 15, 1 << 16, 1 << 17, 1 << 18)
-CATEGORIES = {  # part of a kernel's name → what it is
-    "attention": ("_attend_kernel",),
-    "attention of [CLS]": ("_attend_first_kernel",),
-    "residual and norm": ("_add_norm_kernel",),
-    "embeddings": ("_embed_norm_kernel",),
-    "codes of the mask": ("_codes_kernel",),
-    "matrix products": ("gemm", "nvjet", "cutlass", "xmma", "cublas", "gemv", "splitk"),
-    "gelu": ("Gelu", "gelu"),
-    "copies": ("Memcpy", "Memset", "copy_kernel"),
-}
+PEER_PAIRS = {"bert-large": 2048, "bert-base": 4096, "minilm-l6": 8192, "smoke": 4}
+RULES: tuple[AttentionRule, ...] = ("full", "strm")
 PEER_BATCHES = (128, 256, 512, 1024)
+PREDICT: dict[str, Any] = {"activation_fn": nn.Identity(), "show_progress_bar": False}
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
 FAMILIES: dict[str, dict[str, Any]] = {
     "xlm-roberta": BASE,
@@ -224,28 +218,32 @@ def random_model(config: EncoderConfig, device: str) -> CrossEncoder:
     return model.eval()
 
 
-def flops(config: EncoderConfig, lengths: NDArray[np.int64]) -> tuple[float, float]:
-    """Floating-point operations for real tokens: those computed (the last layer for ``[CLS]`` alone), and those of the
-    whole model, every layer for every token.
-    """
+def flops(config: EncoderConfig, lengths: NDArray[np.int64]) -> float:
+    """Floating-point operations computed for real tokens, in the last layer for ``[CLS]`` alone."""
     hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     tokens, pairs, squares = float(lengths.sum()), float(len(lengths)), float((lengths**2).sum())
     a_token = 2 * (4 * hidden**2 + 2 * hidden * inner)
     a_layer = a_token * tokens + 4 * hidden * squares
     last = 4 * hidden**2 * tokens + 4 * hidden * tokens + (a_token - 4 * hidden**2) * pairs
-    head = 2 * hidden**2 * pairs
-    return (layers - 1) * a_layer + last + head, layers * a_layer + head
+    return (layers - 1) * a_layer + last + 2 * hidden**2 * pairs
 
 
-def save_model(model: CrossEncoder, folder: Path) -> Any:
-    """Write a folder that CrossEncoder loads, with a tokenizer for the made-up vocabulary; returns its loader."""
+def save_model(model: CrossEncoder, folder: Path) -> None:
+    """Write a folder that CrossEncoder loads, with a tokenizer for the made-up vocabulary."""
     from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
-    from transformers import AutoModelForSequenceClassification
 
     numbers = {piece: number for number, piece in enumerate(pieces())}
     tokenizer = Tokenizer(BertWordPieceTokenizer(numbers, lowercase=True)._tokenizer)
     save_checkpoint(folder, model.float(), tokenizer, RankerConfig(head="score"))
-    return AutoModelForSequenceClassification.from_pretrained(folder)
+
+
+def load_model(bench: Bench, folder: Path, kind: str) -> Any:
+    """transformers' model, which computes "padded", "unpadded" or "compiled", unpadded, too."""
+    attention = "sdpa" if kind == "padded" else "varlen"
+    model = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation=attention)
+    if kind == "compiled":
+        compile_layers(model)
+    return model.to(bench.device)
 
 
 # BERT
@@ -257,30 +255,14 @@ def engine_for(bench: Bench, model: CrossEncoder, rule: AttentionRule, **options
 
 
 def rates(bench: Bench, config: EncoderConfig, pairs: Sequences, seconds: float) -> dict[str, float]:
-    computed, whole = flops(config, pairs.lengths())
-    return {
-        "pairs_per_s": round(len(pairs) / seconds, 1),
-        "share": round(computed / seconds / bench.peak, 4),
-        "share_of_model": round(whole / seconds / bench.peak, 4),
-    }
+    share = flops(config, pairs.lengths()) / seconds / bench.peak
+    return {"pairs_per_s": round(len(pairs) / seconds, 1), "share": round(share, 4)}
 
 
-def best_budget(bench: Bench, model: CrossEncoder, pairs: Sequences) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def score(bench: Bench, model: CrossEncoder, pairs: Sequences) -> dict[str, Any]:
+    """Full attention and STRM in turns, so that a warming chip meets both."""
     config = model.encoder.config
-    # Enough for several batches of the largest budget.
-    part = take_sequences(pairs, np.arange(min(len(pairs), max(8_000, len(pairs) // 3))))
-    for budget in (512, 1024) if bench.smoke else BUDGETS:
-        engine = engine_for(bench, model, "strm", budget=budget)
-        found[str(budget)] = rates(bench, config, part, bench.seconds(lambda e=engine: e.logits(part), repeats=2))  # type: ignore[misc]
-    found["best"] = int(max((k for k in found), key=lambda k: found[k]["pairs_per_s"]))
-    return found
-
-
-def score(bench: Bench, model: CrossEncoder, pairs: Sequences, budget: int) -> dict[str, Any]:
-    """Full attention, STRM and strict in turns, so that a warming chip meets all."""
-    config = model.encoder.config
-    engines = {rule: engine_for(bench, model, rule, budget=budget) for rule in RULES}
+    engines = {rule: engine_for(bench, model, rule) for rule in RULES}
     times: dict[str, list[float]] = {rule: [] for rule in RULES}
     for rule in RULES:
         engines[rule].logits(take_sequences(pairs, np.arange(min(len(pairs), 2_000))))
@@ -290,77 +272,223 @@ def score(bench: Bench, model: CrossEncoder, pairs: Sequences, budget: int) -> d
     found: dict[str, Any] = {
         rule: rates(bench, config, pairs, statistics.median(taken)) for rule, taken in times.items()
     }
-    for rule in ("strm", "strict"):
-        found[f"{rule}_slower_by"] = round(statistics.median(times[rule]) / statistics.median(times["full"]) - 1, 4)
     return found
 
 
-def profile(bench: Bench, model: CrossEncoder, pairs: Sequences, budget: int) -> dict[str, Any]:
-    """Where the time goes: the kernels' times by kind, as shares of the wall time; what is left is an idle GPU."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiled
+def kernel_seconds(bench: Bench, work: Callable[[], Any], repeats: int = 20) -> float:
+    """The time of the kernels that ``work`` starts, without the gaps between them."""
+    from torch.profiler import ProfilerActivity, profile
 
-    tokens = 4 * budget
-    few = take_sequences(pairs, np.arange(max(1, int(np.searchsorted(pairs.ends, tokens)))))
-    engine = engine_for(bench, model, "strm", budget=budget)
-    engine.logits(few)
+    if not bench.gpu:
+        return bench.seconds(work)
+    for _ in range(3):
+        work()
     bench.wait()
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.gpu else [])]
-    wall = bench.seconds(lambda: engine.logits(few), repeats=1)
-    with profiled(activities=activities) as trace:
-        engine.logits(few)
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for _ in range(repeats):
+            work()
         bench.wait()
-    kernels: dict[str, float] = {}
-    for event in trace.key_averages():
-        spent = float(getattr(event, "self_device_time_total", 0) or 0)
-        if spent > 0 and str(getattr(event, "device_type", "")).endswith("CUDA"):
-            kernels[event.key] = kernels.get(event.key, 0.0) + spent * 1e-6
-    shares = dict.fromkeys((*CATEGORIES, "other"), 0.0)
-    for kernel, spent in kernels.items():
-        kind = next((name for name, parts in CATEGORIES.items() if any(p in kernel for p in parts)), "other")
-        shares[kind] += spent / wall
-    idle = 1 - sum(kernels.values()) / wall
+    kernels = (event for event in trace.key_averages() if str(event.device_type).endswith("CUDA"))
+    return float(sum(event.self_device_time_total for event in kernels)) * 1e-6 / repeats
+
+
+def attention(bench: Bench) -> dict[str, Any]:
+    """rankwell's kernel without a rule beside torch's attention of variable lengths, whose query, key and value are
+    tensors of their own.
+    """
+    usual = make_pairs(2000).ends
+    usual = usual[: np.searchsorted(usual, 1 << 18)]
+    lengths = {"a batch of 32 to 180": usual, "96 of 32 to 180": usual[:96], "512": np.arange(1, 257) * 512}
+    if bench.smoke:
+        lengths = {"20 and 25": np.array([20, 45])}
     return {
-        "wall_ms": round(wall * 1e3, 2),
-        "idle": round(idle, 4),
-        **{name: round(share, 4) for name, share in shares.items()},
+        f"{heads} x {size}, {name}": _attention(bench, heads, size, ends)
+        for heads, size in (((1, 32),) if bench.smoke else ((12, 32), (12, 64)))
+        for name, ends in lengths.items()
     }
 
 
-def peer(bench: Bench, config: EncoderConfig, pairs: Sequences) -> dict[str, Any]:
-    """CrossEncoder on the same weights and pairs: its defaults, the best of a sweep, and its model alone.
+def _attention(bench: Bench, heads: int, size: int, ends: NDArray[np.int64]) -> dict[str, dict[str, float]]:
+    from rankwell.models.kernels.triton_attention import blocks_for, make_tiles, pack
 
-    The model alone computes padded batches of like length that are ready in memory.
+    torch.manual_seed(0)
+    blocks = blocks_for(size, "full")
+    assert blocks is not None
+    qkv = torch.randn(int(ends[-1]), 3, heads, size, device=bench.device).to(bench.dtype)
+    grad = torch.randn(len(qkv), heads, size, device=bench.device).to(bench.dtype)
+    tiles, sequences = (torch.from_numpy(table).to(bench.device) for table in make_tiles(ends, blocks.rows))
+    layout = pack(tiles, tiles, tiles, sequences, "full", blocks)
+
+    def packed(given: list[torch.Tensor]) -> torch.Tensor:
+        return attend(given[0].flatten(1), layout, heads).view(-1, heads, size)
+
+    bounds = torch.from_numpy(np.append(0, ends)).int()
+    on_device, longest = bounds.to(bench.device), int(bounds.diff().max())
+
+    def varlen(given: list[torch.Tensor], bounds: torch.Tensor = on_device) -> torch.Tensor:
+        rows = [part.transpose(0, 1)[None] for part in given]
+        return unpadded_attention(None, *rows, cu_seq_lens_q=bounds, max_length_q=longest)[0][0]
+
+    few = ends[:4]  # are compared with fp64
+    exact = [part.cpu().double().requires_grad_() for part in qkv[: few[-1]].unbind(1)]
+    expected = varlen(exact, bounds[:5])
+    expected_grads = torch.stack(torch.autograd.grad(expected, exact, grad[: few[-1]].cpu().double()), 1)
+    found = {}
+    kinds = {"rankwell": (packed, [qkv.clone()]), "varlen": (varlen, [part.contiguous() for part in qkv.unbind(1)])}
+    for name, (work, given) in kinds.items():
+        with torch.inference_mode():
+            forward = kernel_seconds(bench, partial(work, given))
+        leaves = [part.requires_grad_() for part in given]
+        out = work(leaves)
+        backward = kernel_seconds(bench, partial(torch.autograd.grad, out, leaves, grad, retain_graph=True))
+        grads = torch.autograd.grad(out, leaves, grad)
+        found[name] = {
+            "forward_us": round(forward * 1e6, 1),
+            "backward_us": round(backward * 1e6, 1),
+            "error": relative_error(out, expected),
+            "gradient_error": relative_error(grads[0] if len(grads) == 1 else torch.stack(grads, 1), expected_grads),
+        }
+    return found
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference of the first rows, relative to the largest value expected."""
+    difference = found[: len(expected)].cpu().double() - expected
+    return float(f"{(difference.abs().max() / expected.abs().max()).item():.2g}")
+
+
+# The peer
+
+
+def unpadded_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *_: Any,
+    dropout: float = 0.0,
+    **given: Any,
+) -> tuple[torch.Tensor, None]:
+    """torch's attention of variable lengths as transformers calls it: three (1, heads, T, size) → (1, T, heads, size).
+
+    On a CPU, where torch has none, it is computed with a mask.
+    """
+    bounds, longest = given["cu_seq_lens_q"], given["max_length_q"]
+    if not query.is_cuda:
+        owner = torch.bucketize(torch.arange(query.shape[2]), bounds, right=True)
+        mixed = functional.scaled_dot_product_attention(query, key, value, owner[:, None] == owner, dropout)
+        return mixed.transpose(1, 2), None
+    given_rows = *(part[0].transpose(0, 1) for part in (query, key, value)), bounds, bounds, longest, longest
+    if dropout:  # varlen_attn has none; the operator behind it has
+        return torch.ops.aten._flash_attention_forward(*given_rows, dropout, False, False)[0][None], None
+    import torch.nn.attention.varlen as kernels
+
+    return kernels.varlen_attn(*given_rows)[None], None  # type: ignore
+
+
+AttentionInterface.register("varlen", unpadded_attention)
+
+
+def modular_peer(
+    bench: Bench, folder: Path, *, unpadded: bool, stored: Callable[[Any], Sequences] | None = None
+) -> Any:
+    """CrossEncoder made of separate modules, which it can compute ``unpadded``; a model with a head it always pads.
+
+    ``stored`` gives the tokens of pairs of texts, which are otherwise tokenised at each call.
+    """
+    from sentence_transformers import CrossEncoder as Peer
+    from sentence_transformers.base.modules import Dense, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+    from transformers import DataCollatorWithFlattening
+
+    def flatten(features: list[dict[str, list[int]]]) -> Any:
+        """As the library does, with the segments, which it leaves out."""
+        collate: Any = DataCollatorWithFlattening(return_flash_attn_kwargs=True)  # type: ignore[no-untyped-call]
+        segments = [segment for feature in features for segment in feature["token_type_ids"]]
+        return {**collate(features), "token_type_ids": torch.tensor([segments])}
+
+    class Unpadded(Transformer):
+        def _can_flatten_inputs(self) -> bool:
+            """As it is with flash attention."""
+            self.data_collator: Any = flatten
+            self._flatten_position_offset = 0
+            if self.model_forward_params is not None:
+                self.model_forward_params |= {"cu_seq_lens_q", "max_length_q"}
+            return unpadded
+
+        def preprocess(self, inputs: Any, *rest: Any, **options: Any) -> Any:
+            if stored is None:
+                return super().preprocess(inputs, *rest, **options)
+            return {**(flattened if unpadded else padded)(stored(inputs)), "modality": "text"}
+
+    head = AutoModelForSequenceClassification.from_pretrained(folder)
+    width, attention = head.config.hidden_size, {"attn_implementation": "varlen" if unpadded else "sdpa"}
+    first = Unpadded(str(folder), model_kwargs=attention, processor_kwargs={"model_max_length": LONGEST})
+    pooler, scores = Dense(width, width), Dense(width, 1, activation_function=None, module_output_name="scores")
+    pooler.linear, scores.linear = head.bert.pooler.dense, head.classifier
+    return Peer(modules=[first, Pooling(width, "cls"), pooler, scores], device=bench.device)
+
+
+def flattened(batch: Sequences) -> dict[str, Any]:
+    """A batch as transformers takes it without padding."""
+    named = {"input_ids": batch.tokens, "token_type_ids": batch.segments, "position_ids": batch.positions}
+    rows = {name: torch.from_numpy(values)[None].long() for name, values in named.items()}
+    rows["cu_seq_lens_q"] = torch.from_numpy(np.append(0, batch.ends)).int()
+    if torch.cuda.is_available():
+        rows = {name: values.pin_memory() for name, values in rows.items()}
+    return {**rows, "max_length_q": int(batch.lengths().max())}
+
+
+def peer_logits(bench: Bench, model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    """The logits (B, 1) of transformers' model for a batch of :func:`padded` or :func:`flattened`."""
+    moved = {k: v.to(bench.device, non_blocking=True) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
+    if "cu_seq_lens_q" not in moved:
+        return cast("torch.Tensor", model(**moved).logits)
+    firsts = model.bert(**moved).last_hidden_state[0, moved["cu_seq_lens_q"][:-1]]
+    return cast("torch.Tensor", model.classifier(model.dropout(model.bert.pooler(firsts[:, None]))))
+
+
+def compile_layers(model: Any) -> None:
+    """Compile each layer of transformers' BERT, for any lengths."""
+    for layer in getattr(model, "bert", model).encoder.layer:
+        layer.compile(dynamic=True)
+
+
+def peer(
+    bench: Bench, config: EncoderConfig, folder: Path, pairs: Sequences, expected: NDArray[np.float32], kind: str
+) -> dict[str, Any]:
+    """CrossEncoder on the same weights and pairs, and its model alone on batches that are ready in memory.
+
+    The ``kind`` is "default" or one of :func:`load_model`.
     """
     from sentence_transformers import CrossEncoder as Peer
 
-    count = 4 if bench.smoke else {24: 1024, 12: 4096}.get(config.num_hidden_layers, 8192)
-    some = take_sequences(pairs, np.arange(min(count, len(pairs))))
-    many = take_sequences(pairs, np.arange(min(2 * count, len(pairs))))
-    many = take_sequences(many, np.argsort(-many.lengths(), kind="stable"))
-    with tempfile.TemporaryDirectory() as place:
-        model = save_model(random_model(config, bench.device), Path(place) / "model")
-        cross_encoder = Peer(str(Path(place) / "model"), device=bench.device)
-    alone = model.to(bench.device, bench.dtype).eval()
-    options = {"activation_fn": nn.Identity(), "show_progress_bar": False}
-    given, sorted_texts = texts(some), texts(many)
-    seconds = bench.seconds(lambda: cross_encoder.predict(given, **options), repeats=1, warm=0)
-    found: dict[str, Any] = {"default: fp32, batch 32": rates(bench, config, some, seconds)}
-    cross_encoder.to(bench.dtype)
+    given = texts(pairs)
+    model: Any
+    if kind in ("default", "padded"):
+        model = Peer(str(folder), device=bench.device)
+    else:
+        model = modular_peer(bench, folder, unpadded=True)
+    if kind == "default":
+        seconds = bench.seconds(lambda: model.predict(given, **PREDICT), repeats=1, warm=0)
+        return {"batch 32": rates(bench, config, pairs, seconds)}
+    model.to(bench.dtype)
+    if kind == "compiled":
+        compile_layers(model[0].model)
+    alone = load_model(bench, folder, kind).to(bench.dtype).eval()
+    together = np.corrcoef(model.predict(given, **PREDICT), expected)
+    found: dict[str, Any] = {"correlation with rankwell": round(float(together[0, 1]), 6)}
     for size in (4,) if bench.smoke else PEER_BATCHES:
-        work = partial(cross_encoder.predict, sorted_texts, batch_size=size, **options)
-        found[f"best: bf16, batch {size}, sorted"] = rates(bench, config, many, bench.seconds(work, repeats=1))
-        numbers = [np.arange(i, min(i + size, len(many))) for i in range(0, len(many), size)]
-        batches = [padded(take_sequences(many, rows)) for rows in numbers]
+        numbers = [np.arange(i, min(i + size, len(pairs))) for i in range(0, len(pairs), size)]
+        batches = [(padded if kind == "padded" else flattened)(take_sequences(pairs, rows)) for rows in numbers]
 
         @torch.inference_mode()
         def run(batches: Any = batches) -> Any:
-            outs = [alone(**{k: v.to(bench.device, non_blocking=True) for k, v in b.items()}).logits for b in batches]
-            return torch.cat(outs).float().cpu()
+            return torch.cat([peer_logits(bench, alone, batch) for batch in batches]).float().cpu()
 
-        found[f"model alone: batch {size}, sorted"] = rates(bench, config, many, bench.seconds(run, repeats=2))
-    for kind in ("default", "best", "model alone"):
-        found[kind] = max(rate["pairs_per_s"] for name, rate in found.items() if name.startswith(f"{kind}:"))
+        seconds = bench.seconds(partial(model.predict, given, batch_size=size, **PREDICT), repeats=2)
+        found[f"batch {size}"] = rates(bench, config, pairs, seconds)
+        found[f"model alone, batch {size}"] = rates(bench, config, pairs, bench.seconds(run, repeats=2))
     return found
 
 
@@ -424,7 +552,7 @@ def family_peer(bench: Bench, folder: Path, pairs: list[tuple[str, str]]) -> dic
     model = Peer(str(folder), device=bench.device, max_length=LONGEST, model_kwargs=kwargs)
     found = {}
     for size in (4,) if bench.smoke else PEER_BATCHES:
-        work = partial(model.predict, some, batch_size=size, activation_fn=nn.Identity(), show_progress_bar=False)
+        work = partial(model.predict, some, batch_size=size, **PREDICT)
         found[f"batch {size}"] = round(len(some) / bench.seconds(work, repeats=1), 1)
     return {**found, "best": max(found.values())}
 
@@ -445,16 +573,18 @@ def measure_families(bench: Bench) -> None:
 def measure_bert(bench: Bench, names: list[str]) -> None:
     """BERT of the shapes in ``names``."""
     for name in names:
-        model, pairs = random_model(SHAPES[name], bench.device).to(bench.dtype), make_pairs(PAIRS[name])
-        budget = bench.step(f"{name}: budgets", partial(best_budget, bench, model, pairs)).get("best", GPU_BUDGET)
-        ours = bench.step(f"{name}: score", partial(score, bench, model, pairs, budget))
-        bench.step(f"{name}: profile", partial(profile, bench, model, pairs, budget))
-        del model
-        theirs = bench.step(f"{name}: CrossEncoder", partial(peer, bench, SHAPES[name], pairs))
-        if "full" in ours and "best" in theirs:
-            speed = ours["full"]["pairs_per_s"]
-            times = {kind: round(speed / theirs[kind], 2) for kind in ("default", "best", "model alone")}
-            bench.step(f"{name}: times CrossEncoder", partial(dict, times))
+        config, pairs = SHAPES[name], make_pairs(PAIRS[name])
+        model = random_model(config, bench.device).to(bench.dtype)
+        bench.step(f"{name}: rankwell", partial(score, bench, model, pairs))
+        few = take_sequences(pairs, np.arange(PEER_PAIRS[name]))
+        few = take_sequences(few, np.argsort(-few.lengths(), kind="stable"))
+        expected = engine_for(bench, model, "full").logits(few)[:, 0]
+        with tempfile.TemporaryDirectory() as place:
+            save_model(model, Path(place) / "model")
+            del model
+            for kind in ("default", "padded", "unpadded", "compiled"):
+                work = partial(peer, bench, config, Path(place) / "model", few, expected, kind)
+                bench.step(f"{name}: CrossEncoder, {kind}", work)
 
 
 def main() -> None:
@@ -472,6 +602,7 @@ def main() -> None:
     if options.families:
         measure_families(bench)
     else:
+        bench.step("attention", partial(attention, bench))
         measure_bert(bench, ["smoke"] if options.smoke else options.models)
 
 
