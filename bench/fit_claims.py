@@ -245,7 +245,7 @@ def read_columns(path: Path) -> dict[str, dict[str, float]]:
 def draw_curve(folder: Path) -> None:
     """Draw the gain over the unfitted hybrid by the number of judged queries, the mean of the seeds."""
     figure, axes = new_picture("drawing a learning curve", 5.4, 3.4)
-    styles = {"all": "-", "encoder": "--", "adapter": ":"}
+    styles, names = {"all": "-", "encoder": "--", "adapter": ":"}, {"encoder": "bi-encoder", "adapter": "adapter"}
     for colour, path in enumerate(sorted(folder.glob("curve-*.csv.gz"))):
         (_, untrained), *measured = read_columns(path).items()
         gains = defaultdict[tuple[str, int], list[list[float]]](list)
@@ -257,12 +257,14 @@ def draw_curve(folder: Path) -> None:
             sizes = sorted(size for other, size in gains if other == step)
             of_queries = [np.mean(gains[step, size], axis=0) for size in sizes]
             bars = [own.mean() - mean_interval(own)[0] for own in of_queries] if step == "all" else None
-            label = f"{name}: {'all steps' if step == 'all' else f'up to the {step}'}"
+            label = f"{name}: {'all steps' if step == 'all' else f'up to the {names[step]}'}"
             means = [own.mean() for own in of_queries]
             axes.errorbar(
                 sizes, means, bars, color=f"C{colour}", linestyle=style, marker="o", markersize=3, label=label
             )
     axes.set_xscale("log")
+    axes.set_xticks(SIZES, [f"{size:,}" for size in SIZES])
+    axes.minorticks_off()
     axes.axhline(0, color="black", linewidth=0.6)
     axes.set_xlabel("judged queries")
     axes.set_ylabel(f"gain in {MEASURE} over the unfitted hybrid")

@@ -16,7 +16,7 @@ import numpy as np
 
 from rankwell.core.arrays import Values
 from rankwell.evaluation.tables import as_markdown
-from rankwell.training.experiments.claims import Effect, claims_table, number, read_values, signed
+from rankwell.training.experiments.claims import Effect, claims_table, number, signed
 from rankwell.training.experiments.experiment import read_suite
 from rankwell.training.experiments.tables import DEV, file_name
 from rankwell.training.recipe_reader import Override
@@ -135,6 +135,18 @@ PAGES = {
     "ccnu.md": ["claims ccnu-passage", "rows ccnu-passage", "claims ccnu-document"],
 }
 """The tables of each page, in order."""
+
+
+def read_values(path: Path) -> dict[str, dict[int, Values]]:
+    """The rows of a file of values by name and seed; columns that are not of a training are left out."""
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        header, *lines = csv.reader(file)
+    rows: dict[str, dict[int, Values]] = {}
+    for name, column in zip(header, zip(*lines, strict=True), strict=True):
+        row, slash, seed = name.rpartition("/seed ")
+        if slash and seed.isdigit():
+            rows.setdefault(row, {})[int(seed)] = np.array(column, np.float64)
+    return rows
 
 
 def seeds_of(path: Path, row: str) -> Seeds:

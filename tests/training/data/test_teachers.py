@@ -17,7 +17,7 @@ from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.synthetic import make_query, synthetic_queries
-from rankwell.training.data.teachers import BiEncoderTeacher, CrossEncoderTeacher, find_teacher, load_teachers, teach
+from rankwell.training.data.teachers import BiEncoderTeacher, CrossEncoderTeacher, load_teachers, teach
 
 TEXTS = ["bee honey market", "river bridge", "iron and salt", "coffee or tea", "the queen of the hive"]
 QUERIES = ["honey bee", "iron bridge"]
@@ -68,8 +68,7 @@ def test_a_bi_encoder_teaches_its_cosines(store: DocumentStore, tiny_bi_encoder:
 
 
 def test_a_ranker_teaches_its_scores(store: DocumentStore, tiny_checkpoint: Path) -> None:
-    folder = find_teacher(str(tiny_checkpoint))
-    ranker = Ranker.from_pretrained(folder, engine={"device": "cpu"})
+    ranker = Ranker.from_pretrained(tiny_checkpoint, engine={"device": "cpu"})
     teacher = CrossEncoderTeacher(ranker, QUERIES, store)
     found = teacher.scores(np.array([1, 0]), np.array([[0, 3], [2, 2]]))
     pairs = [(QUERIES[1], TEXTS[0]), (QUERIES[1], TEXTS[3]), (QUERIES[0], TEXTS[2]), (QUERIES[0], TEXTS[2])]
@@ -88,9 +87,9 @@ def test_a_language_model_teaches_its_scores_and_has_no_vectors(
         BiEncoder.from_pretrained(folder)
 
 
-def test_a_teacher_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RankwellError, match=r"teacher .*none.*config\.json"):
-        find_teacher(str(tmp_path / "none"))
+def test_a_teacher_that_is_not_there_is_named(store: DocumentStore, tmp_path: Path) -> None:
+    with pytest.raises(RankwellError, match=r"none: no (model|such)"):
+        load_teachers(store, [str(tmp_path / "none")], QUERIES, None, "cpu")
 
 
 def test_synthetic_queries_are_short_and_of_the_passages_words() -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from tests.paper_tables import read_values
 
 from rankwell import sample
 from rankwell.corpus.formats import read_run
-from rankwell.training.experiments.claims import Claim, Effect, claims_table, read_values, student_t_quantile
+from rankwell.training.experiments.claims import Claim, Effect, claims_table, student_t_quantile
 from rankwell.training.experiments.experiment import read_suite, run_experiment
 from rankwell.training.recipe_reader import Override
 

@@ -6,9 +6,10 @@ they are averaged, teachers are brought to one unit: the standard deviation of t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,19 +31,27 @@ from rankwell.rank.ranker import Ranker
 from rankwell.rank.vector_search import search_vectors
 from rankwell.training.stage import write_once
 
-LISTS_AT_A_TIME = {"cuda": 1 << 14, "cpu": 1 << 11}
 PAIRS_AT_A_TIME = 1 << 16
 
 
-class Teacher(Protocol):
+class Teacher(ABC):
     """Scores documents for queries, both by number."""
 
     def scores(self, queries: Rows, documents: Rows) -> Scores:
         """The scores (L, N) of lists: query ``queries[i]`` with the documents ``documents[i]`` (L, N)."""
-        ...
+        scores = np.empty(documents.shape, np.float32)
+        step = max(1, PAIRS_AT_A_TIME // max(1, documents.shape[1]))
+        for begin in range(0, len(queries), step):
+            part = slice(begin, begin + step)
+            scores[part] = self._score(queries[part], documents[part])
+        return scores
+
+    @abstractmethod
+    def _score(self, queries: Rows, documents: Rows) -> Scores:
+        """The same, of as many lists as fit into memory."""
 
 
-class BiEncoderTeacher:
+class BiEncoderTeacher(Teacher):
     """Scores by the cosine of precomputed vectors; on a GPU they are held in its memory."""
 
     def __init__(self, queries: Vectors, vectors: PassageVectors, device: torch.device, prompt: str = ""):
@@ -52,15 +61,6 @@ class BiEncoderTeacher:
         self.name = vectors.folder.name + prompt
         """Identifies what decides which documents are near: their vectors, and the queries' ``prompt``."""
         self._on_device: tuple[Tensor, Tensor] | None = None
-
-    def scores(self, queries: Rows, documents: Rows) -> Scores:
-        """See :class:`Teacher`."""
-        scores = np.empty(documents.shape, np.float32)
-        step = LISTS_AT_A_TIME.get(self.device.type, 1 << 11)
-        for begin in range(0, len(queries), step):
-            part = slice(begin, begin + step)
-            scores[part] = self._score(queries[part], documents[part])
-        return scores
 
     def _score(self, queries: Rows, documents: Rows) -> Scores:
         if self.device.type != "cuda":
@@ -85,22 +85,13 @@ class BiEncoderTeacher:
         return numbers
 
 
-class CrossEncoderTeacher:
+class CrossEncoderTeacher(Teacher):
     """A trained ranker."""
 
     def __init__(self, ranker: Ranker, queries: Sequence[str], store: DocumentStore):
         self._ranker, self._queries, self._store = ranker, queries, store
 
-    def scores(self, queries: Rows, documents: Rows) -> Scores:
-        """See :class:`Teacher`."""
-        scores = np.empty(documents.shape, np.float32)
-        step = max(1, PAIRS_AT_A_TIME // max(1, documents.shape[1]))
-        for begin in range(0, len(queries), step):
-            part = slice(begin, begin + step)
-            scores[part] = self._score(queries[part].tolist(), documents[part])
-        return scores
-
-    def _score(self, queries: Sequence[int], documents: Rows) -> Scores:
+    def _score(self, queries: Rows, documents: Rows) -> Scores:
         """Re-ranks the lists as a run, which reads the tokens that are stored with the documents."""
         docids = self._store.docids.strings(documents.reshape(-1))
         rows = np.repeat(queries, documents.shape[1]).tolist()
@@ -110,21 +101,10 @@ class CrossEncoderTeacher:
         run = Run({str(row): Ranking.of(list(found), np.zeros(len(found))) for row, found in lists.items()})
         asked = [Query(str(row), self._queries[row]) for row in lists]
         ranked = self._ranker.rerank(run, asked, self._store, depth=max(map(len, lists.values())))
-        by_row = {row: dict(zip(*_columns(ranked[str(row)]), strict=True)) for row in lists}
+        rankings = {row: ranked[str(row)] for row in lists}
+        by_row = {row: dict(zip(own.docids, own.scores.tolist(), strict=True)) for row, own in rankings.items()}
         scores = [by_row[row][docid] for row, docid in zip(rows, docids, strict=True)]
         return np.array(scores, np.float32).reshape(documents.shape)
-
-
-def _columns(ranking: Ranking) -> tuple[tuple[str, ...], list[float]]:
-    return ranking.docids, ranking.scores.tolist()
-
-
-def find_teacher(name: str) -> Path:
-    """The folder of a teacher by name. Raises if there is no model."""
-    folder = find_model(name)
-    if not (folder / "config.json").is_file():
-        raise RankwellError(f"the teacher {name}: no model is there (it has no config.json)")
-    return folder
 
 
 def load_teachers(
@@ -132,7 +112,7 @@ def load_teachers(
 ) -> list[Teacher]:
     """The teachers, ready to score the queries ``texts`` by number."""
     teachers: list[Teacher] = []
-    for folder in map(find_teacher, names):
+    for folder in map(find_model, names):
         if describe(folder).scores_pairs:
             engine = {} if device is None else {"device": device}
             teachers.append(CrossEncoderTeacher(Ranker.from_pretrained(folder, engine=engine), texts, store))

@@ -7,7 +7,6 @@ from which every table of claims can be computed again.
 from __future__ import annotations
 
 import csv
-import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,15 +150,3 @@ def write_values(path: Path, qids: Sequence[str], rows: Rows) -> None:
     lines = zip(qids, *([f"{value:.5g}" for value in values] for values in columns.values()), strict=True)
     with atomic_text(path) as file:
         csv.writer(file, lineterminator="\n").writerows([["qid", *columns], *lines])
-
-
-def read_values(path: Path) -> dict[str, dict[int, Values]]:
-    """The rows of a file of values by name and seed; columns that are not of a training are left out."""
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        header, *lines = csv.reader(file)
-    rows: dict[str, dict[int, Values]] = {}
-    for name, column in zip(header, zip(*lines, strict=True), strict=True):
-        row, slash, seed = name.rpartition("/seed ")
-        if slash and seed.isdigit():
-            rows.setdefault(row, {})[int(seed)] = np.array(column, np.float64)
-    return rows

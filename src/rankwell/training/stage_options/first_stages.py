@@ -84,7 +84,6 @@ class AdapterOptions(PairOptions):
         default="both",
         description="What is mapped: vectors of queries only, or also those of documents, by a map of their own.",
     )
-    epochs: float = Field(default=5, gt=0, description="Passes over the training pairs; may be a fraction.")
     learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
     weight_decay: float = Field(
         default=0.01, ge=0, description="AdamW's weight decay: how much maps stay as they began."

@@ -24,10 +24,11 @@ from rankwell.core.mapped import map_array
 from rankwell.corpus.records import Run
 from rankwell.evaluation.notation import parse_measures
 from rankwell.models.checkpoints.describe import describe
+from rankwell.models.checkpoints.names import find_model
 from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
 from rankwell.training.data.sampling import Lists, Plan, TrainingSet, draw
 from rankwell.training.data.synthetic import synthetic_queries
-from rankwell.training.data.teachers import BiEncoderTeacher, Teacher, find_teacher, load_teachers, store_arrays, teach
+from rankwell.training.data.teachers import BiEncoderTeacher, Teacher, load_teachers, store_arrays, teach
 from rankwell.training.loop.loop import CollapseGuard, train
 from rankwell.training.loop.losses import make_loss
 from rankwell.training.recipe import RecipeStage
@@ -235,8 +236,8 @@ def check(work: Work, stage: RecipeStage[DistilOptions]) -> None:
     if options.list_size - options.random < 2:
         problem = f"{options.list_size} documents, {options.random} of them at random"
         raise RankwellError(f"{stage.path}: a list has {problem}, which leaves no room for a candidate")
-    teachers = [find_teacher(name) for name in options.teachers]
-    if options.dense and all(describe(teacher).scores_pairs for teacher in teachers):
+    teachers = [describe(find_model(name)) for name in options.teachers]
+    if options.dense and all(teacher.scores_pairs for teacher in teachers):
         raise RankwellError(f"{stage.path}.dense: none of the teachers is a bi-encoder; set it to 0")
     if not options.dense and not options.depth:
         raise RankwellError(f"{stage.path}: without `dense` and `depth` there are no candidates")

@@ -19,8 +19,9 @@ from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, read_modules, save_bi_encoder
 from rankwell.models.checkpoints.describe import describe
+from rankwell.models.checkpoints.names import find_model
 from rankwell.models.heads import VectorModel, merged_copy
-from rankwell.training.data.teachers import find_teacher, load_bi_encoder
+from rankwell.training.data.teachers import load_bi_encoder
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import TextPairTask
 from rankwell.training.recipe import RecipeStage
@@ -76,7 +77,7 @@ class EncoderInTraining:
 def check(work: Work, stage: RecipeStage[EncoderOptions]) -> None:
     """Check grid, measure and queries, and that the bi-encoder can be trained."""
     check_pairs(work, stage)
-    if stage.options.teacher is not None and not describe(teacher := find_teacher(stage.options.teacher)).has_vectors:
+    if stage.options.teacher is not None and not describe(teacher := find_model(stage.options.teacher)).has_vectors:
         raise RankwellError(f"{stage.path}.teacher: {teacher} is a cross-encoder, which has no vectors")
     folder = find_encoder(work, stage, stage.options.encoder)
     if folder is None:
@@ -124,7 +125,7 @@ def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageRe
 
     teacher = None
     if options.teacher is not None:
-        place = find_teacher(options.teacher)
+        place = find_model(options.teacher)
         teacher = load_bi_encoder(work.data.collection.store, place, pairs.texts, None, work.device).similarities
     task = TextPairTask(
         pairs.draw,

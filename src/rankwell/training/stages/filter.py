@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.models.checkpoints.describe import describe
+from rankwell.models.checkpoints.names import find_model
 from rankwell.training.data.candidates import TrainingCandidates, write_candidates
-from rankwell.training.data.teachers import Teacher, find_teacher, load_teachers
+from rankwell.training.data.teachers import Teacher, load_teachers
 from rankwell.training.first_stage import find_encoder
 from rankwell.training.options import FIRST_STAGE_ENCODER, RANKER
 from rankwell.training.recipe import RecipeStage
@@ -26,7 +28,7 @@ def check(work: Work, stage: RecipeStage[FilterOptions]) -> None:
         elif name == FIRST_STAGE_ENCODER:
             find_encoder(work, stage, name)
         else:
-            find_teacher(name)
+            describe(find_model(name))
 
 
 def _teacher(work: Work, stage: RecipeStage[FilterOptions], name: str) -> str:
