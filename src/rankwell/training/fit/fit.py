@@ -53,9 +53,10 @@ def fit(
     """Fit a system to the documents and judged queries of a data set, as ``rankwell fit`` does.
 
     ``train`` and ``report`` name splits. ``tries`` are models to try beside rankwell-mini: bi-encoders, cross-encoders
-    and language models. Training starts from the best bi-encoder that fits into the time. The models of a ``previous``
-    system are tried, too, so that training continues from them if they are better. ``runs`` names what an engine
-    of yours returned, as ``SPLIT=FILE``, which is then what has to be beaten. For data without judged queries,
+    and language models. Training starts from the best bi-encoder that fits into the time. On a GPU, one larger than
+    rankwell-mini then teaches it, and the small one is saved as ``OUT-small``. The models of a ``previous`` system are
+    tried, too, so that training continues from them if they are better. ``runs`` names what an engine of yours
+    returned, as ``SPLIT=FILE``, which is then what has to be beaten. For data without judged queries,
     ``queries_from`` takes the documents' ``titles`` or ``headings`` as queries. If interrupted, call it again to
     resume.
 

@@ -244,7 +244,7 @@ def _learned(kind: str, task: FitTask, below: Rung) -> Rung:
 
 def _learn(task: FitTask, below: Rung, kind: str, name: str) -> Rung:
     lower = below.system.first_stage
-    encoder = _encoder_of(below) if kind == "adapter" else _start_of(task, name)
+    encoder = {"encoder": task.start, TAUGHT: FitTask.shipped}.get(name, _encoder_of(below))
     options: dict[str, Any] = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
     if kind == "encoder":
         options |= schedule(task.fit_part(name), encoder, task.device)
@@ -288,11 +288,6 @@ def _adapter_seconds(task: FitTask, below: Rung) -> float:
     return vectors + (len(fit) + len(parts.choose) + len(parts.report)) / rates.queries + training
 
 
-def _start_of(task: FitTask, name: str) -> str:
-    """The bi-encoder that a step trains."""
-    return FitTask.shipped if name == TAUGHT else task.start
-
-
 def _taught(task: FitTask, below: Rung) -> Rung:
     """The shipped bi-encoder, taught by the fitted one below; it compares words if that one does."""
     rung = replace(_learn(task, below, "encoder", TAUGHT), count=len(task.parts.choose))
@@ -307,7 +302,7 @@ def is_larger(below: Rung) -> bool:
 
 
 def _encoder_seconds(name: str, task: FitTask, below: Rung) -> float:
-    parts, start = task.parts, _start_of(task, name)
+    parts, start = task.parts, FitTask.shipped if name == TAUGHT else task.start
     rates, fit, queries = task.rates(start), task.fit_part(name), len(parts.choose) + len(parts.report)
     epochs = float(schedule(fit, start, task.device)["epochs"])
     trained = task.trainings.get(name, 1) * epochs * fit.pairs
