@@ -181,13 +181,15 @@ def test_when_the_time_is_up_the_best_so_far_is_saved(
     assert "Nothing was shown to be better than BM25, not fitted" in (system.folder / "report.html").read_text()
 
 
-def test_a_step_is_compared_with_one_of_its_own_name(
+def test_a_step_is_compared_with_one_of_its_own_title_and_not_tried_on_itself(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As word vectors are that were kept, after a bi-encoder that was not."""
-    steps = [Step("words", "word vectors", perfect), Step("better", "word vectors", perfect)]
-    monkeypatch.setattr(ladder, "ladder", lambda task: steps)
-    tried = rungs(fitted(tmp_path / "system", tiny_bi_encoder)[0])
+    words, better = Step("words", "word vectors", perfect), Step("better", "word vectors", perfect)
+    monkeypatch.setattr(ladder, "ladder", lambda task: [words, better, words])
+    system = fitted(tmp_path / "system", tiny_bi_encoder)[0]
+    tried = rungs(system)
+    assert [rung["rung"] for rung in system.card["rungs"]] == ["bm25", "words", "better"]
     assert tried["words"]["kept"]
     assert tried["better"]["against the rung below"]["difference"] == 0
 

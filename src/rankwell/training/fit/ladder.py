@@ -201,14 +201,14 @@ def _adopt(task: FitTask, rung: Rung) -> Rung:
 
 
 def _is_needless(step: Step, below: Rung, tried: Sequence[Rung | Skipped]) -> bool:
-    """Whether nothing is to be gained: a step was tried on the same list, is poor, or its vectors are stored."""
+    """Whether nothing is to be gained: a step made this list or was tried on it, is poor, or its vectors are stored."""
     if step.name == TEXTS and any(isinstance(rung, Rung) and rung.step.name.startswith("hybrid") for rung in tried):
         return True
     if step.name == TAUGHT and not is_larger(below):
         return True
     before = next((rung for rung in reversed(tried) if rung.step.name == step.name), None)
     if isinstance(before, Rung):
-        return before.key == _key(step, below) or (step.kind == "rerank" and not before.kept)
+        return before.key in (_key(step, below), below.key) or (step.kind == "rerank" and not before.kept)
     return before is not None
 
 
