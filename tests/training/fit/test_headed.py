@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 from tests.training import toys
+from tests.training.fit.fitting import perfect
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document
@@ -18,6 +19,7 @@ from rankwell.rank.system import System
 from rankwell.training.fit import ladder
 from rankwell.training.fit.fit import fit
 from rankwell.training.fit.parts import headed
+from rankwell.training.fit.rungs import TAUGHT, Step
 
 WORDS = [f"{first}{second}" for first in ("ba", "de", "fi", "go", "lu") for second in "bcdfghjklmnpqrstvwxz"]
 
@@ -52,6 +54,18 @@ def test_a_system_is_fitted_to_titles_and_searches_documents_as_they_are(
     found = System.open(tmp_path / "system").search(WORDS[-1], k=5)
     assert {answer.docid for answer in found} == {"d0", "d99"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "system"]
+
+
+def test_the_small_system_has_the_documents_as_they_are_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder, "ladder", lambda task: [Step(TAUGHT, "a small bi-encoder", perfect)])
+    monkeypatch.setattr(ladder, "is_larger", lambda below: True)
+    said: list[str] = []
+    fit(write(tmp_path / "data"), tmp_path / "system", queries_from="titles", device="cpu", say=said.append)
+    small = System.open(tmp_path / "system-small")
+    assert f"{tmp_path / 'system-small'}: {small.describe()}, to serve without a GPU" in said
+    assert (small.card["queries"], small.first_stage.bm25.k1) == ("titles", 1.2)
+    assert {answer.docid for answer in small.search(WORDS[-1], k=5)} == {"d0", "d99"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "system", "system-small"]
 
 
 def test_data_without_titles_or_with_judged_queries_is_refused(tmp_path: Path) -> None:

@@ -33,7 +33,6 @@ class PairOptions(TuningOptions, ValidatedOptions):
     )
     epochs: float = Field(default=5, gt=0, description="Passes over the training pairs; may be a fraction.")
     batch: int = Field(default=256, ge=2, description="Pairs per optimiser step; each is a negative of all others.")
-    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate.")
     scale: float = Field(default=20, gt=0, description="Factor of the cosine in the softmax over the batch.")
     negatives: int = Field(
         default=0,
