@@ -313,9 +313,6 @@ def main() -> None:
     options = parser.parse_args()
     if options.steps:
         vars(ladder)["ladder"] = lambda task: [step for step in all_steps(task) if step.name in options.steps]
-    if options.claim == "curve":  # one training at each size, however much time is left
-        chosen = vars(ladder)["ladder"]
-        vars(ladder)["ladder"] = lambda task: [replace(step, several=0.0) for step in chosen(task)]
     if options.claim in ("tables", "picture"):
         (tables if options.claim == "tables" else draw_curve)(options.out)
         return

@@ -99,11 +99,6 @@ class TrainingOptions(Options):
         description="Decay of a running mean of the weights, which is used instead of the newest weights: 0.999 "
         "averages about 1,000 steps; 0: no mean.",
     )
-    trainings: int = Field(
-        default=1,
-        ge=1,
-        description="Trainings from the same weights, each in an order of its own, whose last weights are averaged.",
-    )
 
 
 class ValidatedOptions(TrainingOptions):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -37,17 +37,6 @@ def test_a_step_trains_on_fewer_queries_where_the_time_is_short(tmp_path: Path) 
         (2457.0, 2457),
         (1005.0, 1005),  # it would need more than is left, but with fewer queries nothing is learned
     ]
-
-
-def test_several_trainings_are_averaged_where_the_time_allows(tmp_path: Path) -> None:
-    task = FitTask(str(write_splits(tmp_path / "data", train=6000, dev=10)), tmp_path / "system")
-
-    def seconds(task: FitTask, below: Any) -> float:
-        return len(task.fit_part("s")) / 1000 * task.trainings.get("s", 1)
-
-    step, below = Step("s", "a step", perfect, seconds, trains=True, several=0.5), cast("Any", None)
-    found = [(_seconds(task, step, below, left), dict(task.trainings)) for left in (30, 20, 4)]
-    assert found == [(pytest.approx(14.4), {"s": 3}), (4.8, {}), (pytest.approx(3.84), {})]  # the last: fewer queries
 
 
 def test_compiling_takes_nothing_of_the_minutes(monkeypatch: pytest.MonkeyPatch) -> None:

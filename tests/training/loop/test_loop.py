@@ -133,28 +133,6 @@ def test_the_running_mean_is_validated_and_kept_and_the_newest_weights_are_train
     assert not torch.equal(seen[0.0][-1]["head.weight"], seen[0.8][-1]["head.weight"])
 
 
-def test_several_trainings_from_the_same_weights_are_averaged(tmp_path: Path, template: Template) -> None:
-    model = make_model()
-    start, task = {name: value.clone() for name, value in model.state_dict().items()}, make_task(template)
-    several = options(trainings=2, running_mean=0.9, best="last")
-    outcome = train(model, task, several, tmp_path, save=saver(model), device="cpu", description="lists")
-    assert outcome.step == 2 * 4 * 6
-    ends = []
-    for number in (1, 2):
-        state = tmp_path / f"training-{number}" / "last-00000024"
-        assert metrics(state.parent)[-1]["step"] == 24
-        ends.append(load_file(state / "weights.safetensors") | load_file(state / "mean.safetensors"))
-    kept = load_file(tmp_path / "model" / "weights.safetensors")
-    for name, value in kept.items():
-        torch.testing.assert_close(value, (ends[0][name] + ends[1][name]) / 2)
-    weight = "head.weight"
-    assert not torch.equal(ends[0][weight], ends[1][weight])
-    # Begun again, it has nothing left to do and comes to the same weights.
-    model.load_state_dict(start)
-    train(model, task, several, tmp_path, save=saver(model), device="cpu", description="lists")
-    assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
-
-
 @pytest.mark.parametrize(("flags", "expected"), [("amx_bf16", torch.bfloat16), ("avx512_bf16", torch.float32)])
 def test_a_processor_made_for_bf16_computes_in_it(
     tmp_path: Path, template: Template, monkeypatch: pytest.MonkeyPatch, flags: str, expected: torch.dtype

@@ -56,8 +56,6 @@ GIVEN_TRY, GIVEN_TIME = 2.0, 0.8
 LEAST_SAMPLE = 1000
 """Where the time is short, a rung trains on at least so many queries; with 700, a bi-encoder is no better than
 an adapter that saw them all."""
-SEVERAL = 3
-"""The trainings that are averaged where there is time for them."""
 SAVING = 0.03
 """The part of the time that is kept for writing the system and its report."""
 RECORD = "rung.json"
@@ -222,9 +220,7 @@ def _try_rung(task: FitTask, clock: Clock, step: Step, below: Rung, best: Rung, 
             if (obstacle := _obstacle(task, clock, step, below)) is not None:
                 return obstacle
             size = task.samples.get(step.name)
-            trainings = f", the mean of {task.trainings[step.name]} trainings" if step.name in task.trainings else ""
-            sample = f", trained on {size:,} of {len(task.parts.fit):,} queries" if size else ""
-            say(f"  … {step.title}{trainings or sample}")
+            say(f"  … {step.title}" + (f", trained on {size:,} of {len(task.parts.fit):,} queries" if size else ""))
             with time_limit(clock.left * (GIVEN_TIME if step.given else 1), working_time):
                 return _make_rung(task, clock, step, below, best)
     except TimeIsUp:
@@ -268,10 +264,9 @@ def _seconds(task: FitTask, step: Step, below: Rung, left: float) -> float:
     """How long a rung takes.
 
     Where the time left is short, training starts from the next best bi-encoder, and then sees fewer and fewer of the
-    queries. Where it is long, several trainings are averaged.
+    queries.
     """
     task.samples.pop(step.name, None)
-    task.trainings.pop(step.name, None)
     task.left = left
     with interruptible():
         seconds, size = step.seconds(task, below), len(task.parts.fit) * 4 // 5
@@ -281,11 +276,6 @@ def _seconds(task: FitTask, step: Step, below: Rung, left: float) -> float:
         while step.trains and seconds > left and size >= LEAST_SAMPLE:
             task.samples[step.name], size = size, size * 4 // 5
             seconds = step.seconds(task, below)
-        if step.several and step.name not in task.samples:
-            task.trainings[step.name] = SEVERAL
-            if (longer := step.seconds(task, below)) <= step.several * left:
-                return longer
-            del task.trainings[step.name]
     return seconds
 
 

@@ -87,8 +87,6 @@ class Step:
     """Whether what it fits beside a bi-encoder moves so little that it stays unless it is worse."""
     model: str = ""
     """The model that it tries as it is."""
-    several: float = 0.0
-    """The part of the time left that several trainings may take, to be averaged; 0: there is always one."""
 
 
 ENGINE = Step("engine", "your engine", lambda task, below: below, given=True)
@@ -248,7 +246,6 @@ def _learn(task: FitTask, below: Rung, kind: str, name: str) -> Rung:
     options: dict[str, Any] = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
     if kind == "encoder":
         options |= schedule(task.fit_part(name), encoder, task.device)
-        options |= {"trainings": task.trainings.get(name, 1)}
     if name == TAUGHT:
         options["teacher"] = _encoder_of(below)
     options |= {"k1": f"{lower.bm25.k1:g}", "b": f"{lower.bm25.b:g}"}  # tuned before
@@ -305,8 +302,7 @@ def _encoder_seconds(name: str, task: FitTask, below: Rung) -> float:
     parts, start = task.parts, FitTask.shipped if name == TAUGHT else task.start
     rates, fit, queries = task.rates(start), task.fit_part(name), len(parts.choose) + len(parts.report)
     epochs = float(schedule(fit, start, task.device)["epochs"])
-    trained = task.trainings.get(name, 1) * epochs * fit.pairs
-    training = training_factor(task.device) * trained / task.pairs_a_second(start)
+    training = epochs * training_factor(task.device) * fit.pairs / task.pairs_a_second(start)
     return training + len(task.index) / rates.documents + queries / rates.queries
 
 
@@ -328,8 +324,7 @@ def _rerank(task: FitTask, below: Rung) -> Rung:
         candidates["train_run"] = below.answer(task, task.fit_part("rerank").queries)
     # A fitted bi-encoder knows these texts; an unfitted one would be no better a start than the checkpoint.
     start = FIRST_STAGE_ENCODER if "encoder" in below.stages else "previous"
-    listwise = {**LISTWISE, "trainings": task.trainings.get("rerank", 1)}
-    stages = {"pointwise": {**POINTWISE, "start": start}, "listwise": listwise}
+    stages = {"pointwise": {**POINTWISE, "start": start}, "listwise": LISTWISE}
     # The candidates to choose on are those of the rung below, each searched with the share chosen without it.
     trained = task.train("rerank", first_stage, stages, candidates)
     model = trained.work.done[-1]
@@ -383,8 +378,7 @@ def _as_is_seconds(model: str, task: FitTask, below: Rung) -> float:
 
 def _rerank_seconds(task: FitTask, below: Rung) -> float:
     parts, fit = task.parts, task.fit_part("rerank")
-    pointwise, listwise = (float(stage["epochs"]) * (1 + int(stage["negatives"])) for stage in (POINTWISE, LISTWISE))
-    lists = fit.pairs * (pointwise + listwise * task.trainings.get("rerank", 1))
+    lists = sum(float(stage["epochs"]) * fit.pairs * (1 + int(stage["negatives"])) for stage in (POINTWISE, LISTWISE))
     searching = len(fit) / task.rates(_encoder_of(below)).queries if below.system.first_stage.share else 0.0
     # Each of the two stages is measured on the queries to choose.
     read = (2 * len(parts.choose) + len(parts.report)) * K
@@ -434,7 +428,7 @@ def ladder(task: FitTask) -> list[Step]:
         analysed = Step(ANALYSER, "titles, names in code", partial(_analyse, others), _analyse_seconds, tunes=True)
         searching.insert(0, analysed)
     seconds = partial(_encoder_seconds, TAUGHT)
-    small = [Step(TAUGHT, "a small bi-encoder, taught by it", _taught, seconds, trains=True, several=0.25)]
+    small = [Step(TAUGHT, "a small bi-encoder, taught by it", _taught, seconds, trains=True)]
     if (
         encoders == [FitTask.shipped] or chosen_device(task.device).type == "cpu"
     ):  # there, the larger one takes the whole time
@@ -450,10 +444,9 @@ def ladder(task: FitTask) -> list[Step]:
             partial(_learned, "encoder"),
             partial(_encoder_seconds, "encoder"),
             trains=True,
-            several=0.25,
         ),
         *on_list,
         *small,
         *reading,
-        Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, trains=True, kind="rerank", several=0.8),
+        Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, trains=True, kind="rerank"),
     ]

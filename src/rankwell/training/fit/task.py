@@ -69,8 +69,6 @@ class FitTask:
     """The measure's mean for each bi-encoder that training can start from, before it is trained."""
     samples: dict[str, int] = field(default_factory=dict, init=False)
     """How many of the queries to fit a step trains on, where the time is too short for all."""
-    trainings: dict[str, int] = field(default_factory=dict, init=False)
-    """How many trainings of a step are averaged, where there is time for several."""
     left: float = field(default=0.0, init=False)
     """The seconds left when the time of a step was last estimated."""
 

@@ -32,7 +32,7 @@ from rankwell.core.files import atomic_folder, remove_leftovers
 from rankwell.core.progress import track
 from rankwell.models.checkpoints.tensors import write_tensors
 from rankwell.models.spec import AttentionRule
-from rankwell.training.loop.gradients import Gradients, start_processes, wait_for_all
+from rankwell.training.loop.gradients import Gradients, wait_for_all
 from rankwell.training.loop.log import TrainingLog
 from rankwell.training.loop.optimiser import learning_rate_at, load_optimiser_tensors, make_optimiser, optimiser_tensors
 from rankwell.training.loop.task import Task, mix_seed
@@ -246,28 +246,10 @@ def train(
     """Train ``model`` in ``folder``, continuing what is there; leaves ``folder/model``, the best or the last.
 
     The folder also has ``metrics.jsonl``; ``last-STEP`` to continue from, and ``last`` as the weights, or their running
-    mean, stood at the end. Of several trainings, ``training-N`` has these, and the mean of their weights is kept.
+    mean, stood at the end.
     """
-    guard = guard or CollapseGuard()
-    if options.trainings == 1:
-        return _Run(model, task, options, folder, save, seed, device, rule, validate, guard, description).go()
-    start = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    sums, whole = dict[str, Tensor](), Progress()
-    for number in range(options.trainings):
-        model.load_state_dict(start)
-        part, title = folder / f"training-{number + 1}", f"{description} {number + 1} of {options.trainings}"
-        how = (mix_seed(seed, number, 0), device, rule, None, guard, title, number)
-        run = _Run(model, task, options, part, lambda folder: None, *how)
-        progress = run.go()
-        whole.step, whole.seconds = whole.step + progress.step, whole.seconds + progress.seconds
-        with run.kept():
-            for name, tensor in model.state_dict().items():
-                sums[name] = tensor.double() + sums.get(name, 0)
-        del run  # and its recorded graphs
-    model.load_state_dict({name: tensor / options.trainings for name, tensor in sums.items()})
-    if start_processes(device).is_main_process and not (folder / "model").exists():
-        save(folder / "model")
-    return whole
+    run = _Run(model, task, options, folder, save, seed, device, rule, validate, guard or CollapseGuard(), description)
+    return run.go()
 
 
 class _Run:
@@ -286,7 +268,6 @@ class _Run:
         validate: Validate | None,
         guard: CollapseGuard,
         description: str,
-        number: int = 0,
     ):
         self.gradients = Gradients(model, task, options, rule, device)
         self.processes, self.model = self.gradients.processes, self.gradients.model
@@ -305,7 +286,6 @@ class _Run:
         self.evaluate_every = _in_steps(validated.evaluate_every, self.per_epoch) if validated else None
         self.patience = validated.patience if validated else None
         self.keeps_best = validated is not None and validated.best != "last"
-        self._first_epoch = number * math.ceil(options.epochs)  # others draw other negatives
         self._order: tuple[int, NDArray[np.int64]] | None = None
 
     @property
@@ -344,7 +324,7 @@ class _Run:
         """The batch of a step: all processes' together."""
         epoch, place = divmod(number, self.per_epoch)
         if self._order is None or self._order[0] != epoch:
-            size = self.task.draw(self._first_epoch + epoch)
+            size = self.task.draw(epoch)
             shuffled = np.random.default_rng([self.seed, epoch]).permutation(size)
             self._order = epoch, shuffled
         return self._order[1][place * self.options.batch : (place + 1) * self.options.batch]
@@ -373,7 +353,7 @@ class _Run:
         if saves or step % LOG_EVERY == 0:
             self._write_log(step, now)
         if validates:
-            with self.kept():
+            with self._kept():
                 self._validate(step)
         if saves and self.is_main:
             self.progress.seconds = self.before + time.monotonic() - self.began
@@ -399,7 +379,7 @@ class _Run:
                 step, {"epoch": epoch, "learning_rate": rate, **means, f"{self.task.items}_per_s": speed, **warning}
             )
 
-    def kept(self) -> AbstractContextManager[None]:
+    def _kept(self) -> AbstractContextManager[None]:
         """The weights that are measured and kept, in the model: their mean, or as they stand."""
         return nullcontext() if self.mean is None else self.mean.in_place()
 
@@ -436,7 +416,7 @@ class _Run:
 
     def _finish(self) -> Progress:
         if self.is_main:
-            with self.kept():
+            with self._kept():
                 if not (self.folder / "last").exists():
                     self.save(self.folder / "last")
                 if not (self.folder / "model").exists():
