@@ -82,6 +82,7 @@ RUNGS = {
     "words": "word vectors",
     "encoder": "a fitted bi-encoder",
     "words again": "its word vectors",
+    "texts": "words of the best documents",
     "shipped": "the shipped re-ranker",
     "rerank": "a trained re-ranker",
 }

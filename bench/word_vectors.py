@@ -12,9 +12,6 @@ or systems that `rankwell fit` wrote, are several trainings (seeds). The figures
 .csv.gz beside it, the index and its vectors to --work: another split of the same data set uses them again, and
 interrupted work is resumed. All numbers of the word vectors lie there, too, 90 KB for a document of 114 words.
 
-A cross-encoder takes hours on a CPU. With --earlier, the columns that need one are those of another run on the same
-queries, whose hybrid search is this one's but for the precision.
-
 Times are measured in a process of their own, for single queries (the median) and for all at once: on two CPU cores and,
 if there is one, on a GPU.
 """
@@ -222,15 +219,14 @@ def measure(options: Any, data: Dataset, name: str, work: Path) -> tuple[dict[st
         exact = ExactWords(encoder.kept, len(index)).compare(dense, first, queries, index)
         done("exact words")
         choices.choose("exact words", {"model": exact, "first": first})
-    if not options.earlier:
-        ranker = Ranker(options.ranker, device=options.device, precision="auto")
-        scored = ranker.rerank(first, queries, index, depth=DEPTH)
-        done("cross-encoder")
-        for title, order in (("cross-encoder of 10", first), ("words, then cross-encoder of 10", by_words)):
-            top = order.head(FEW)
-            choices.choose(title, {"model": only(scored, top), "first": top})
-        choices.choose("cross-encoder of 100", {"model": scored, "first": first})
-        choices.choose("all, of 100", {"model": scored, "similarity": words, "first": first})
+    ranker = Ranker(options.ranker, device=options.device, precision="auto")
+    scored = ranker.rerank(first, queries, index, depth=DEPTH)
+    done("cross-encoder")
+    for title, order in (("cross-encoder of 10", first), ("words, then cross-encoder of 10", by_words)):
+        top = order.head(FEW)
+        choices.choose(title, {"model": only(scored, top), "first": top})
+    choices.choose("cross-encoder of 100", {"model": scored, "first": first})
+    choices.choose("all, of 100", {"model": scored, "similarity": words, "first": first})
     done("weights")
     values = choices.figures
     grid = share_grid(["model", "first"])
@@ -238,7 +234,7 @@ def measure(options: Any, data: Dataset, name: str, work: Path) -> tuple[dict[st
     tokens = [len(encoder.name_words(document.text)) for document, _ in zip(data.documents(), range(200), strict=False)]
     record: dict[str, Any] = {
         "encoder": Path(name).name,
-        "ranker": None if options.earlier else Path(options.ranker).name,
+        "ranker": Path(options.ranker).name,
         "precision": encoder.precision,
         "documents": len(index),
         "queries": len(judged),
@@ -274,12 +270,6 @@ def measure(options: Any, data: Dataset, name: str, work: Path) -> tuple[dict[st
             for title, figures in choices.cross_validated.items()
             if title not in ("BM25", "hybrid")
         }
-    if options.earlier:
-        before = read_columns(options.earlier)
-        row_of = {qid: row for row, qid in enumerate(before["qid"])}
-        taken = [title for title in before if title not in columns and title != "training"]
-        columns |= {title: [before[title][row_of[qid]] for qid in judged] for title in taken}
-        record["columns of an earlier run"] = taken
     if options.times:
         devices = ["cpu", "cuda"] if encoder.device.type == "cuda" else ["cpu"]
         texts = [query.text for query in asked[: options.times]]
@@ -606,7 +596,6 @@ def main() -> None:
     parser.add_argument("--late", action="store_true", help="Instead, compare with PyLate, on a CPU.")
     parser.add_argument("--index-time", action="store_true", help="Instead, measure what words add to indexing.")
     parser.add_argument("--no-exact", dest="exact", action="store_false", help="Do not keep and compare exact words.")
-    parser.add_argument("--earlier", type=Path, help="The .csv.gz of a run whose cross-encoder's columns are taken.")
     parser.add_argument("--device", help="Of everything but the times.")
     parser.add_argument("--times", type=int, default=20, help="Queries whose time is taken; 0 takes none.")
     parser.add_argument("--work", type=Path, help="A folder that keeps index and vectors.")
