@@ -91,9 +91,11 @@ def test_the_kernel_finds_the_best_word_of_each_document(store: DocumentStore, e
 
 
 def test_torch_finds_what_the_kernel_finds(store: DocumentStore, encoder: BiEncoder) -> None:
+    PassageVectors.open(store, encoder, shard_size=4)  # words have as many
     words, query = PassageWords.open(store, encoder), DenseRanker(encoder).encode_words([QUERIES[1].text])[0]
     numbers = np.array([14, 0, 13, 12, 5])
     expected, places = words.matches(numbers, query)
+    assert len(words._parts) == 4
     words._device = torch.device("meta")  # any but a CPU
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passage_vectors, "compare_codes", lambda *given: compare_codes(*given[:-1], torch.device("cpu")))

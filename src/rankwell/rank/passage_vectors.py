@@ -173,23 +173,29 @@ class PassageWords:
 
         Returns their similarities and their numbers among the document's words, both (N, Q).
         """
-        from rankwell.rank.vector_kernels import best_matches  # imports numba
-
         directions = word_directions(torch.from_numpy(self.vectors.at(numbers)).float(), query.shape[1]).numpy()
         along = np.einsum("nw,qw->nq", directions, query)
-        table, factors = word_table(query)
         similarities, places = np.empty(along.shape, np.float32), np.empty(along.shape, np.int64)
         shard_of, local = np.divmod(numbers, self._size)
-        for shard in np.unique(shard_of):
-            rows, part = np.flatnonzero(shard_of == shard), self._parts[shard]
-            begins, ends = part.begins[local[rows]], part.ends[local[rows]]
-            part.check(begins, ends)
-            if self._device.type == "cpu":
-                best, found = np.empty((len(rows), len(query)), np.float32), np.empty((len(rows), len(query)), np.int64)
-                best_matches(part.rows, begins, ends, along[rows], LEVELS, RESTS, table, factors, best, found)
-            else:
-                codes = part.rows[gather(begins, ends - begins)]
-                best, found = compare_codes(codes, ends - begins, along[rows], query, self._device)
+        rows_of = {shard: np.flatnonzero(shard_of == shard) for shard in np.unique(shard_of)}
+        begins, ends = np.empty_like(local), np.empty_like(local)
+        for shard, rows in rows_of.items():
+            part = self._parts[shard]
+            begins[rows], ends[rows] = part.begins[local[rows]], part.ends[local[rows]]
+            part.check(begins[rows], ends[rows])
+        if self._device.type != "cpu" and rows_of:
+            order, lengths = np.concatenate(list(rows_of.values())), ends - begins
+            codes = [self._parts[shard].rows[gather(begins[rows], lengths[rows])] for shard, rows in rows_of.items()]
+            whole = np.concatenate(codes), lengths[order], along[order]
+            similarities[order], places[order] = compare_codes(*whole, query, self._device)
+            return similarities, places
+        from rankwell.rank.vector_kernels import best_matches  # imports numba
+
+        table, factors = word_table(query)
+        for shard, rows in rows_of.items():
+            best, found = np.empty((len(rows), len(query)), np.float32), np.empty((len(rows), len(query)), np.int64)
+            words = self._parts[shard].rows, begins[rows], ends[rows]
+            best_matches(*words, along[rows], LEVELS, RESTS, table, factors, best, found)
             similarities[rows], places[rows] = best, found
         return similarities, places
 
