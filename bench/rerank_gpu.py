@@ -63,7 +63,7 @@ SHAPES = {
 }
 # Pairs of a timed run: two seconds or so on an H200.
 PAIRS = {"bert-large": 12_000, "bert-base": 36_000, "minilm-l6": 200_000, "smoke": 4}
-PEER_PAIRS = {"bert-large": 2048, "bert-base": 4096, "minilm-l6": 8192, "smoke": 4}
+PEER_PAIRS = {"bert-large": 1024, "bert-base": 4096, "minilm-l6": 4096, "smoke": 4}
 RULES: tuple[AttentionRule, ...] = ("full", "strm")
 PEER_BATCHES = (128, 256, 512, 1024)
 PREDICT: dict[str, Any] = {"activation_fn": nn.Identity(), "show_progress_bar": False}
@@ -486,7 +486,7 @@ def peer(
         def run(batches: Any = batches) -> Any:
             return torch.cat([peer_logits(bench, alone, batch) for batch in batches]).float().cpu()
 
-        seconds = bench.seconds(partial(model.predict, given, batch_size=size, **PREDICT), repeats=2)
+        seconds = bench.seconds(partial(model.predict, given, batch_size=size, **PREDICT), repeats=1)
         found[f"batch {size}"] = rates(bench, config, pairs, seconds)
         found[f"model alone, batch {size}"] = rates(bench, config, pairs, bench.seconds(run, repeats=2))
     return found
