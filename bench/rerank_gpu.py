@@ -249,9 +249,8 @@ def load_model(bench: Bench, folder: Path, kind: str) -> Any:
 # BERT
 
 
-def engine_for(bench: Bench, model: CrossEncoder, rule: AttentionRule, **options: Any) -> TorchEngine:
-    options.setdefault("packed", bench.gpu)
-    return TorchEngine(model, rule, device=bench.device, dtype=bench.dtype, **options)
+def engine_for(bench: Bench, model: CrossEncoder, rule: AttentionRule) -> TorchEngine:
+    return TorchEngine(model, rule, device=bench.device, dtype=bench.dtype, packed=bench.gpu)
 
 
 def rates(bench: Bench, config: EncoderConfig, pairs: Sequences, seconds: float) -> dict[str, float]:
@@ -269,10 +268,10 @@ def score(bench: Bench, model: CrossEncoder, pairs: Sequences) -> dict[str, Any]
     for _ in range(1 if bench.smoke else 3):
         for rule, engine in engines.items():
             times[rule].append(bench.seconds(lambda e=engine: e.logits(pairs), repeats=1, warm=0))  # type: ignore[misc]
-    found: dict[str, Any] = {
-        rule: rates(bench, config, pairs, statistics.median(taken)) for rule, taken in times.items()
+    return {
+        rule: {**rates(bench, config, pairs, statistics.median(taken)), "runs": [len(pairs) / t for t in taken]}
+        for rule, taken in times.items()
     }
-    return found
 
 
 def kernel_seconds(bench: Bench, work: Callable[[], Any], repeats: int = 20) -> float:
