@@ -31,8 +31,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, AutoModelForSequenceClassification
 
 import tiny_models as tiny
@@ -63,7 +64,7 @@ SHAPES = {
 }
 # Pairs of a timed run: two seconds or so on an H200.
 PAIRS = {"bert-large": 12_000, "bert-base": 36_000, "minilm-l6": 200_000, "smoke": 4}
-PEER_PAIRS = {"bert-large": 2048, "bert-base": 4096, "minilm-l6": 8192, "smoke": 4}
+PEER_PAIRS = {"bert-large": 1024, "bert-base": 4096, "minilm-l6": 4096, "smoke": 4}
 RULES: tuple[AttentionRule, ...] = ("full", "strm")
 PEER_BATCHES = (128, 256, 512, 1024)
 PREDICT: dict[str, Any] = {"activation_fn": nn.Identity(), "show_progress_bar": False}
@@ -249,9 +250,8 @@ def load_model(bench: Bench, folder: Path, kind: str) -> Any:
 # BERT
 
 
-def engine_for(bench: Bench, model: CrossEncoder, rule: AttentionRule, **options: Any) -> TorchEngine:
-    options.setdefault("packed", bench.gpu)
-    return TorchEngine(model, rule, device=bench.device, dtype=bench.dtype, **options)
+def engine_for(bench: Bench, model: CrossEncoder, rule: AttentionRule) -> TorchEngine:
+    return TorchEngine(model, rule, device=bench.device, dtype=bench.dtype, packed=bench.gpu)
 
 
 def rates(bench: Bench, config: EncoderConfig, pairs: Sequences, seconds: float) -> dict[str, float]:
@@ -269,10 +269,10 @@ def score(bench: Bench, model: CrossEncoder, pairs: Sequences) -> dict[str, Any]
     for _ in range(1 if bench.smoke else 3):
         for rule, engine in engines.items():
             times[rule].append(bench.seconds(lambda e=engine: e.logits(pairs), repeats=1, warm=0))  # type: ignore[misc]
-    found: dict[str, Any] = {
-        rule: rates(bench, config, pairs, statistics.median(taken)) for rule, taken in times.items()
+    return {
+        rule: {**rates(bench, config, pairs, statistics.median(taken)), "runs": [len(pairs) / t for t in taken]}
+        for rule, taken in times.items()
     }
-    return found
 
 
 def kernel_seconds(bench: Bench, work: Callable[[], Any], repeats: int = 20) -> float:
@@ -319,13 +319,13 @@ def _attention(bench: Bench, heads: int, size: int, ends: NDArray[np.int64]) -> 
     tiles, sequences = (torch.from_numpy(table).to(bench.device) for table in make_tiles(ends, blocks.rows))
     layout = pack(tiles, tiles, tiles, sequences, "full", blocks)
 
-    def packed(given: list[torch.Tensor]) -> torch.Tensor:
+    def packed(given: list[Tensor]) -> Tensor:
         return attend(given[0].flatten(1), layout, heads).view(-1, heads, size)
 
     bounds = torch.from_numpy(np.append(0, ends)).int()
     on_device, longest = bounds.to(bench.device), int(bounds.diff().max())
 
-    def varlen(given: list[torch.Tensor], bounds: torch.Tensor = on_device) -> torch.Tensor:
+    def varlen(given: list[Tensor], bounds: Tensor = on_device) -> Tensor:
         rows = [part.transpose(0, 1)[None] for part in given]
         return unpadded_attention(None, *rows, cu_seq_lens_q=bounds, max_length_q=longest)[0][0]
 
@@ -351,7 +351,7 @@ def _attention(bench: Bench, heads: int, size: int, ends: NDArray[np.int64]) -> 
     return found
 
 
-def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+def relative_error(found: Tensor, expected: Tensor) -> float:
     """The largest difference of the first rows, relative to the largest value expected."""
     difference = found[: len(expected)].cpu().double() - expected
     return float(f"{(difference.abs().max() / expected.abs().max()).item():.2g}")
@@ -361,14 +361,8 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def unpadded_attention(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *_: Any,
-    dropout: float = 0.0,
-    **given: Any,
-) -> tuple[torch.Tensor, None]:
+    module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, dropout: float = 0.0, **given: Any
+) -> tuple[Tensor, None]:
     """torch's attention of variable lengths as transformers calls it: three (1, heads, T, size) → (1, T, heads, size).
 
     On a CPU, where torch has none, it is computed with a mask.
@@ -378,12 +372,11 @@ def unpadded_attention(
         owner = torch.bucketize(torch.arange(query.shape[2]), bounds, right=True)
         mixed = functional.scaled_dot_product_attention(query, key, value, owner[:, None] == owner, dropout)
         return mixed.transpose(1, 2), None
-    given_rows = *(part[0].transpose(0, 1) for part in (query, key, value)), bounds, bounds, longest, longest
+    rows: Any = *(part[0].transpose(0, 1) for part in (query, key, value)), bounds, bounds, longest, longest
     if dropout:  # varlen_attn has none; the operator behind it has
-        return torch.ops.aten._flash_attention_forward(*given_rows, dropout, False, False)[0][None], None
-    import torch.nn.attention.varlen as kernels
-
-    return kernels.varlen_attn(*given_rows)[None], None  # type: ignore
+        return torch.ops.aten._flash_attention_forward(*rows, dropout, False, False)[0][None], None
+    mixed = cast("Tensor", varlen_attn(*rows))
+    return mixed[None], None
 
 
 AttentionInterface.register("varlen", unpadded_attention)
@@ -439,13 +432,13 @@ def flattened(batch: Sequences) -> dict[str, Any]:
     return {**rows, "max_length_q": int(batch.lengths().max())}
 
 
-def peer_logits(bench: Bench, model: Any, batch: dict[str, Any]) -> torch.Tensor:
+def peer_logits(bench: Bench, model: Any, batch: dict[str, Any]) -> Tensor:
     """The logits (B, 1) of transformers' model for a batch of :func:`padded` or :func:`flattened`."""
-    moved = {k: v.to(bench.device, non_blocking=True) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
+    moved = {k: v.to(bench.device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in batch.items()}
     if "cu_seq_lens_q" not in moved:
-        return cast("torch.Tensor", model(**moved).logits)
+        return cast("Tensor", model(**moved).logits)
     firsts = model.bert(**moved).last_hidden_state[0, moved["cu_seq_lens_q"][:-1]]
-    return cast("torch.Tensor", model.classifier(model.dropout(model.bert.pooler(firsts[:, None]))))
+    return cast("Tensor", model.classifier(model.dropout(model.bert.pooler(firsts[:, None]))))
 
 
 def compile_layers(model: Any) -> None:
@@ -463,12 +456,8 @@ def peer(
     """
     from sentence_transformers import CrossEncoder as Peer
 
-    given = texts(pairs)
-    model: Any
-    if kind in ("default", "padded"):
-        model = Peer(str(folder), device=bench.device)
-    else:
-        model = modular_peer(bench, folder, unpadded=True)
+    given, whole = texts(pairs), kind in ("default", "padded")
+    model: Any = Peer(str(folder), device=bench.device) if whole else modular_peer(bench, folder, unpadded=True)
     if kind == "default":
         seconds = bench.seconds(lambda: model.predict(given, **PREDICT), repeats=1, warm=0)
         return {"batch 32": rates(bench, config, pairs, seconds)}
@@ -486,13 +475,13 @@ def peer(
         def run(batches: Any = batches) -> Any:
             return torch.cat([peer_logits(bench, alone, batch) for batch in batches]).float().cpu()
 
-        seconds = bench.seconds(partial(model.predict, given, batch_size=size, **PREDICT), repeats=2)
+        seconds = bench.seconds(partial(model.predict, given, batch_size=size, **PREDICT), repeats=1)
         found[f"batch {size}"] = rates(bench, config, pairs, seconds)
         found[f"model alone, batch {size}"] = rates(bench, config, pairs, bench.seconds(run, repeats=2))
     return found
 
 
-def padded(batch: Sequences) -> dict[str, torch.Tensor]:
+def padded(batch: Sequences) -> dict[str, Tensor]:
     """A batch as transformers takes it."""
     lengths = batch.lengths()
     shape = len(batch), int(lengths.max())
