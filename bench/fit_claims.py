@@ -7,6 +7,7 @@
     python bench/fit_claims.py curve docs/results/fit --data insuranceqa --device cuda --minutes 10 --dev 1000 \
         --steps hybrid adapter encoder words                # by the number of judged queries
     python bench/fit_claims.py picture docs/results/fit    # docs/images/curve.png
+    python bench/fit_claims.py grades docs/results/fit     # documents that simulated clicks take for relevant
     python bench/fit_claims.py tables docs/results/fit
 
 ``NAME.csv.gz`` has a row for each query and a column DATA/SETTING/SYSTEM with its RR@10. The index and the
@@ -21,7 +22,7 @@ import csv
 import gzip
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,11 @@ from typing import Any
 import numpy as np
 from tests.training.fit.engines import ENGINES, MissingError, run_of
 
-from harness import DATA, make_parser
+from harness import DATA, Table, make_parser, write_json
 from rankwell.core.files import atomic_text, link_tree
 from rankwell.corpus.datasets import FolderDataset
 from rankwell.corpus.formats import write_documents, write_qrels, write_queries, write_run
+from rankwell.corpus.formats.clicks import read_clicks
 from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval, paired_t_test
@@ -50,8 +52,9 @@ MEASURE = "RR@10"
 SPLITS = {"insuranceqa": ("train", "valid"), "medquad": ("train", "dev"), "wiki": ("questions.train", "questions.dev")}
 CLASSIC = ("cranfield", "cacm", "med")
 HALVES = 10
-SHOWN, CLICKED, BY_CHANCE = 10, 0.7, 0.1
-"""The results that a user sees, and the probabilities of a click on a relevant and on any other one that is read."""
+SHOWN, SEEN, CLICKED, BY_CHANCE = 10, 20, 0.7, 0.1
+"""The results that a user sees, of few queries more, and the probabilities of a click on a relevant and on any other
+one that is read."""
 SIZES = (100, 300, 1_000, 3_000, 10_000)
 Judged = tuple[list[Query], Qrels]
 Row = tuple[str, str, str, dict[str, float]]
@@ -161,31 +164,69 @@ def engines(options: argparse.Namespace) -> Iterator[Row]:
             yield name, engine, f"re-ranked by {system.describe()}", values(cut.parts["dev"], better)
 
 
+def draw_clicks(shown: Run, judged: Judged, impressions: int) -> Iterator[tuple[str, str, int, int]]:
+    """Query, document, position and clicks, where users read a list from the top and are sometimes wrong."""
+    draw, (queries, qrels) = np.random.default_rng(impressions), judged
+    for query in queries:
+        for position, docid in enumerate(shown[query.qid].docids if query.qid in shown else (), 1):
+            likely = CLICKED if qrels[query.qid].get(docid, 0) > 0 else BY_CHANCE
+            yield query.qid, docid, position, int(draw.binomial(impressions, likely / position))
+
+
+def write_clicks(path: Path, rows: Iterable[tuple[str, str, int, int]], impressions: int) -> None:
+    """Clicks as a file."""
+    lines = (f"{qid},{docid},{position},{impressions},{count}\n" for qid, docid, position, count in rows)
+    path.write_text("query_id,doc_id,position,impressions,clicks\n" + "".join(lines), encoding="utf-8")
+
+
+def grades(options: argparse.Namespace) -> None:
+    """Write the precision and recall of the documents that clicks on BM25's lists take for relevant."""
+    names, found = options.data or [*CLASSIC, *SPLITS], defaultdict[int, list[str]](list)
+    for name in names:
+        documents = 1 << 30 if name in CLASSIC else options.documents
+        cut = Cut.take(name, argparse.Namespace(**{**vars(options), "documents": documents}))
+        judged = cut.parts["train"]
+        shown = cut.untrained(hybrid=None).search(judged[0], SEEN if name in CLASSIC else SHOWN)
+        relevant = {
+            (qid, docid)
+            for qid, ranking in shown.items()
+            for docid in ranking.docids
+            if judged[1][qid].get(docid, 0) > 0
+        }
+        for impressions in options.impressions:
+            write_clicks(cut.work / "clicks.csv", draw_clicks(shown, judged, impressions), impressions)
+            qrels, _ = read_clicks(cut.work / "clicks.csv")
+            taken = {(qid, docid) for qid, own in qrels.items() for docid, grade in own.items() if grade}
+            both = len(taken & relevant)
+            found[impressions].append(f"{both / max(1, len(taken)):.2f} / {both / max(1, len(relevant)):.2f}")
+    write_json(options.out / "grades.json", {"data": names, "precision / recall by impressions": found})
+    table = Table("impressions", *names)
+    for impressions, cells in found.items():
+        table.row(f"{impressions:,}", *(cell.replace("0.", ".") for cell in cells))
+
+
 def clicks(options: argparse.Namespace) -> Iterator[Row]:
     """Fit to the clicks of users who read BM25's list from the top, and are sometimes wrong."""
     for name in options.data or SPLITS:
         cut = Cut.take(name, options)
         cut.untrained()
-        queries, qrels = cut.parts["train"]
-        shown, dev = cut.untrained(hybrid=None).search(queries, SHOWN), cut.parts["dev"]
+        shown, dev = cut.untrained(hybrid=None).search(cut.parts["train"][0], SHOWN), cut.parts["dev"]
         runs = {"train": shown, "dev": cut.untrained(hybrid=None).search(dev[0], 100)}
         yield name, "", "engine", values(dev, runs["dev"])
         _, run = answers(cut, cut.write(cut.work / "clicks", cut.parts, runs), runs, dev)
         yield name, "", "judgments", values(dev, run)
         for impressions in options.impressions:
-            draw, rows, naive = np.random.default_rng(impressions), [], defaultdict[str, dict[str, int]](dict)
-            for query in queries:
-                for position, docid in enumerate(shown[query.qid].docids if query.qid in shown else (), 1):
-                    likely = CLICKED if qrels[query.qid].get(docid, 0) > 0 else BY_CHANCE
-                    count = int(draw.binomial(impressions, likely / position))
-                    rows.append(f"{query.qid},{docid},{position},{impressions},{count}\n")
-                    naive[query.qid][docid] = int(count / impressions >= BY_CHANCE)
+            rows, naive = (
+                list(draw_clicks(shown, cut.parts["train"], impressions)),
+                defaultdict[str, dict[str, int]](dict),
+            )
+            for qid, docid, _, count in rows:
+                naive[qid][docid] = int(count / impressions >= BY_CHANCE)
             for kind in ("clicks", "click-through rates"):
                 folder = cut.write(cut.work / "clicks", cut.parts, runs)
                 (folder / "qrels.train.tsv").unlink()
                 if kind == "clicks":
-                    header = "query_id,doc_id,position,impressions,clicks\n"
-                    (folder / "clicks.train.csv").write_text(header + "".join(rows), encoding="utf-8")
+                    write_clicks(folder / "clicks.train.csv", rows, impressions)
                 else:
                     write_qrels(Qrels(naive), folder / "qrels.train.tsv", format="beir")
                 yield name, str(impressions), kind, values(dev, answers(cut, folder, runs, dev)[1])
@@ -242,11 +283,11 @@ def read_columns(path: Path) -> dict[str, dict[str, float]]:
     return {name: {row[0]: float(row[place]) for row in rows if row[place]} for place, name in enumerate(header, 1)}
 
 
-def draw_curve(folder: Path) -> None:
+def draw_curve(options: argparse.Namespace) -> None:
     """Draw the gain over the unfitted hybrid by the number of judged queries, the mean of the seeds."""
     figure, axes = new_picture("drawing a learning curve", 5.4, 3.4)
     styles, names = {"all": "-", "encoder": "--", "adapter": ":"}, {"encoder": "bi-encoder", "adapter": "adapter"}
-    for colour, path in enumerate(sorted(folder.glob("curve-*.csv.gz"))):
+    for colour, path in enumerate(sorted(options.out.glob("curve-*.csv.gz"))):
         (_, untrained), *measured = read_columns(path).items()
         gains = defaultdict[tuple[str, int], list[list[float]]](list)
         for column, own in measured:
@@ -269,13 +310,13 @@ def draw_curve(folder: Path) -> None:
     axes.set_xlabel("judged queries")
     axes.set_ylabel(f"gain in {MEASURE} over the unfitted hybrid")
     axes.legend(frameon=False, fontsize=7)
-    save_picture(figure, folder.parents[1] / "images" / "curve.png")
+    save_picture(figure, options.out.parents[1] / "images" / "curve.png")
 
 
-def tables(folder: Path) -> None:
+def tables(options: argparse.Namespace) -> None:
     """Print the mean of each system, and its difference to the first of the same data and setting."""
     for path in (
-        path for claim in ("halves", "engines", "clicks", "curve") for path in folder.glob(f"{claim}*.csv.gz")
+        path for claim in ("halves", "engines", "clicks", "curve") for path in options.out.glob(f"{claim}*.csv.gz")
     ):
         name, systems = path.name.split("-")[0].removesuffix(".csv.gz"), read_columns(path)
         print(f"\n{name}")
@@ -297,7 +338,7 @@ def main() -> None:
     """Measure one claim, or print the tables of all."""
     measured = {claim.__name__: claim for claim in (halves, engines, clicks, curve)}
     parser = make_parser(__doc__)
-    parser.add_argument("claim", choices=[*measured, "picture", "tables"])
+    parser.add_argument("claim", choices=[*measured, "grades", "picture", "tables"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", nargs="*", help="data sets; default: all")
     parser.add_argument("--train", type=int, default=300, help="training queries of a cut")
@@ -313,8 +354,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.steps:
         vars(ladder)["ladder"] = lambda task: [step for step in all_steps(task) if step.name in options.steps]
-    if options.claim in ("tables", "picture"):
-        (tables if options.claim == "tables" else draw_curve)(options.out)
+    if options.claim in (others := {"grades": grades, "tables": tables, "picture": draw_curve}):
+        others[options.claim](options)
         return
     options.out.mkdir(parents=True, exist_ok=True)
     files: dict[Path, dict[str, dict[str, float]]] = {}

@@ -13,17 +13,53 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats.clicks import read_clicks
 
 HEADER = "query_id,doc_id,position,impressions,clicks\n"
+SHOWN = [("good", 3, 11), ("good", 1, 36), ("bad", 1, 5), ("bad", 2, 2), ("worse", 3, 1)]
 
 
-def test_clicks_are_compared_with_those_expected_at_the_position(tmp_path: Path) -> None:
-    path = tmp_path / "clicks.csv"
-    rows = ["q1,a,1,100,40", "q1,b,2,100,30", "q2,a,1,100,40", "q2,c,2,100,2", "q3,d,1,100,10", "q3,e,2,9,9"]
-    path.write_text(HEADER + "\n".join(rows) + "\n")
-    qrels, line = read_clicks(path)
-    # Position 1 has 90 clicks on 300 impressions, position 2 has 41 on 209: 30 and 19.6 are expected of 100.
-    # 42 / 32 = 1.31, 32 / 21.6 = 1.48, 4 / 21.6 = 0.19, 12 / 32 = 0.38; from 1.25 on a document is relevant.
+def write_clicks(path: Path, pairs: dict[tuple[str, str], tuple[int, bool]], impressions: int) -> None:
+    """Users look at position p with the probability 1 / p, and click on what is relevant with .7, else with .1."""
+    draw = np.random.default_rng(3)
+    rows = [
+        f"{qid},{docid},{position},{impressions},{draw.binomial(impressions, (0.7 if relevant else 0.1) / position)}\n"
+        for (qid, docid), (position, relevant) in pairs.items()
+    ]
+    path.write_text(HEADER + "".join(rows))
+
+
+def found(path: Path) -> set[tuple[str, str]]:
+    qrels, _ = read_clicks(path)
+    return {(qid, docid) for qid, grades in qrels.items() for docid, grade in grades.items() if grade}
+
+
+@pytest.mark.parametrize("right", [0.9, 0.1])
+def test_relevant_documents_are_found_whether_or_not_they_come_first(tmp_path: Path, right: float) -> None:
+    draw, pairs = np.random.default_rng(5), dict[tuple[str, str], tuple[int, bool]]()
+    for query in range(200):
+        place = 1 if draw.random() < right else int(draw.integers(2, 8))
+        pairs |= {(f"q{query}", f"d{position}"): (position, position == place) for position in range(1, 11)}
+    write_clicks(tmp_path / "clicks.csv", pairs, 100)
+    relevant, taken = {pair for pair, (_, is_relevant) in pairs.items() if is_relevant}, found(tmp_path / "clicks.csv")
+    assert len(taken & relevant) > 0.95 * max(len(taken), len(relevant))
+
+
+def test_a_document_may_be_shown_at_several_positions(tmp_path: Path) -> None:
+    rows = [f"q{query},{docid},{position},50,{clicks}\n" for query in range(20) for docid, position, clicks in SHOWN]
+    (tmp_path / "clicks.csv").write_text(HEADER + "".join(rows))
+    assert found(tmp_path / "clicks.csv") == {(f"q{query}", "good") for query in range(20)}
+
+
+def test_pairs_that_were_hardly_shown_are_dropped(tmp_path: Path) -> None:
+    rows = ["q1,a,1,100,40", "q1,b,2,100,30", "q2,a,1,100,40", "q2,c,2,100,2", "q3,d,1,100,5", "q3,e,2,9,9"]
+    (tmp_path / "clicks.csv").write_text(HEADER + "\n".join(rows) + "\n")
+    qrels, line = read_clicks(tmp_path / "clicks.csv")
     assert dict(qrels) == {"q1": {"a": 1, "b": 1}, "q2": {"a": 1, "c": 0}, "q3": {"d": 0}}
     assert line == "clicks on 6 pairs of query and document: 5 used, 1 dropped (fewer than 10 impressions)"
+
+
+@pytest.mark.parametrize("rows", ["q,a,1,20,0\nq,b,2,20,0\n", "q,a,1,0,0\n"])
+def test_without_clicks_nothing_is_relevant(tmp_path: Path, rows: str) -> None:
+    (tmp_path / "clicks.csv").write_text(HEADER + rows)
+    assert found(tmp_path / "clicks.csv") == set()
 
 
 def test_a_row_may_be_one_impression(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def _relevance(pairs: Sequence[Mapping[int, Cell]]) -> list[float]:
     """The probability that each pair is relevant, from its impressions and clicks by position."""
     shown = [tuple(sorted(at.items())) for at in pairs]
     copies = Counter(shown)  # pairs that were shown and clicked alike are alike
-    tried = [_estimate(list(copies), np.array(list(copies.values())), *start) for start in STARTS if copies]
-    _, best = max(tried, key=itemgetter(0), default=(0.0, {}))
+    tried = [_estimate(list(copies), np.array(list(copies.values())), *start) for start in STARTS]
+    _, best = max(tried, key=itemgetter(0))
     return [best[at] for at in shown]
 
 
@@ -95,7 +95,7 @@ def _estimate(pairs: Sequence[Shown], copies: Rows, decay: float, ratio: float) 
     by_first = partial(np.bincount, first, minlength=len(places))
     clicks, at_place = by_pair(weights=clicked), by_place(weights=clicked * copies[pair])
     looked, prior = places.astype(np.float64) ** -decay, np.full(len(places), 0.2)
-    mean = max(LEAST_RATE, (copies @ clicks) / (copies[pair] * impressions @ looked[position]))
+    mean = max(LEAST_RATE, (copies @ clicks) / max(1.0, copies[pair] * impressions @ looked[position]))
     relevant, other, likelihood, relevance = ratio * mean / 2, mean / 2, 0.0, prior
     for _ in range(ROUNDS):
         looks = by_pair(weights=impressions * looked[position])
