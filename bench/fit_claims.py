@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import gzip
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -30,7 +29,7 @@ from typing import Any
 import numpy as np
 from tests.training.fit.engines import ENGINES, MissingError, run_of
 
-from harness import DATA, Table, make_parser, write_json
+from harness import DATA, Table, make_parser, read_columns, write_json
 from rankwell.core.files import atomic_text, link_tree
 from rankwell.corpus.datasets import FolderDataset
 from rankwell.corpus.formats import write_documents, write_qrels, write_queries, write_run
@@ -249,7 +248,7 @@ def curve(options: argparse.Namespace) -> Iterator[Row]:
     for name in options.data or SPLITS:
         cut = Cut.take(name, argparse.Namespace(**{**vars(options), "train": None, "documents": 1 << 30}))
         (queries, qrels), dev = cut.parts["train"], cut.parts["dev"]
-        finished = read_columns(options.out / f"curve-{name}.csv.gz")
+        finished = read_values(options.out / f"curve-{name}.csv.gz")
         yield name, "0", "hybrid", values(dev, cut.untrained().search(dev[0], 100))
         for seed in options.seeds:
             for size in [size for size in options.sizes if size <= len(queries)]:
@@ -274,13 +273,14 @@ def kept_steps(path: Path) -> dict[str, dict[str, float]]:
     return {step: {qid: float(found[last[step]]) for qid, *found in rows} for step in ("adapter", "encoder", "all")}
 
 
-def read_columns(path: Path) -> dict[str, dict[str, float]]:
+def read_values(path: Path) -> dict[str, dict[str, float]]:
     """The columns that were measured before, by query."""
-    if not path.exists():
-        return {}
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        (_, *header), *rows = csv.reader(file)
-    return {name: {row[0]: float(row[place]) for row in rows if row[place]} for place, name in enumerate(header, 1)}
+    columns = read_columns(path)
+    qids = columns.pop("query", [])
+    return {
+        name: {qid: float(cell) for qid, cell in zip(qids, cells, strict=True) if cell}
+        for name, cells in columns.items()
+    }
 
 
 def draw_curve(options: argparse.Namespace) -> None:
@@ -288,7 +288,7 @@ def draw_curve(options: argparse.Namespace) -> None:
     figure, axes = new_picture("drawing a learning curve", 5.4, 3.4)
     styles, names = {"all": "-", "encoder": "--", "adapter": ":"}, {"encoder": "bi-encoder", "adapter": "adapter"}
     for colour, path in enumerate(sorted(options.out.glob("curve-*.csv.gz"))):
-        (_, untrained), *measured = read_columns(path).items()
+        (_, untrained), *measured = read_values(path).items()
         gains = defaultdict[tuple[str, int], list[list[float]]](list)
         for column, own in measured:
             _, size, system = column.split("/", 2)
@@ -318,7 +318,7 @@ def tables(options: argparse.Namespace) -> None:
     for path in (
         path for claim in ("halves", "engines", "clicks", "curve") for path in options.out.glob(f"{claim}*.csv.gz")
     ):
-        name, systems = path.name.split("-")[0].removesuffix(".csv.gz"), read_columns(path)
+        name, systems = path.name.split("-")[0].removesuffix(".csv.gz"), read_values(path)
         print(f"\n{name}")
         first: dict[str, float] = {}
         before = ""
@@ -363,7 +363,7 @@ def main() -> None:
         print(f"--- {data} {setting} {system}: {np.mean(list(found.values())):.4f}", flush=True)
         by_data = options.claim == "curve"
         path = options.out / (f"curve-{data}.csv.gz" if by_data else f"{options.claim}.csv.gz")
-        columns = files.setdefault(path, read_columns(path) if by_data else {})
+        columns = files.setdefault(path, read_values(path) if by_data else {})
         columns[f"{data}/{setting}/{system}"] = found
         with atomic_text(path) as file:
             table = csv.writer(file, lineterminator="\n")
