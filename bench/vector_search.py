@@ -233,7 +233,8 @@ class Faiss(System):
 
     def build(self, place: Path) -> None:
         self.index = self.faiss.index_factory(self.vectors.width, self.kind, self.faiss.METRIC_INNER_PRODUCT)
-        rows = np.linspace(0, len(self.vectors) - 1, 50_000).astype(np.int64)
+        trained = 200_000 if self.kind.startswith("IVF4096") else 50_000
+        rows = np.linspace(0, len(self.vectors) - 1, trained).astype(np.int64)
         self.index.train(self.vectors.at(rows).astype(np.float32))
         for block in self.blocks():
             self.index.add(block)
@@ -252,7 +253,13 @@ class Faiss(System):
             def choose(lists: int, factor: int) -> None:
                 self.faiss.extract_index_ivf(self.index).nprobe, self.index.k_factor = lists, factor
 
-            pairs = ((64, 10), (128, 10), (192, 20), (256, 20), (512, 20))
+            pairs = (
+                (64, 10),
+                (96, 10),
+                (128, 10),
+                (128, 20),
+                *((lists, 20) for lists in (192, 256, 320, 384, 512, 768)),
+            )
             return [(f", nprobe {lists}, k_factor {factor}", partial(choose, lists, factor)) for lists, factor in pairs]
         if self.kind.startswith("IVF"):
             return [(f", nprobe {n}", partial(setattr, self.index, "nprobe", n)) for n in (16, 32, 64, 128, 256)]
@@ -329,8 +336,8 @@ def systems(peers: list[str]) -> dict[str, Callable[[PassageVectors, int], Syste
         "rankwell, compressed": Compressed,
     }
     if "faiss" in peers:
-        refined = "PQ96x4fs,Refine(SQfp16)", "IVF1024,RaBitQfs,Refine(SQfp16)"
-        for kind in ("SQfp16", "IVF1024,SQ8", *refined, "HNSW32_SQfp16"):
+        refined = "PQ96x4fs", "IVF1024,RaBitQfs", "IVF4096,RaBitQfs"  # the last for many millions
+        for kind in ("SQfp16", "IVF1024,SQ8", *(f"{kind},Refine(SQfp16)" for kind in refined), "HNSW32_SQfp16"):
             made[f"faiss {kind}"] = partial(Faiss, kind=kind)
     if "rabitqlib" in peers:
         for bits, name in ((4, "4 bits"), (7, "7 bits"), (32, "1 bit and fp32")):

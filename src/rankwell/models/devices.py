@@ -124,6 +124,16 @@ def dot_lanes(cpu_info: Path | None = None) -> int:
     return next((lanes for flag, lanes in DOT_FLAGS.items() if flag in flags), 0)
 
 
+def has_tiles(cpu_info: Path | None = None) -> bool:
+    """Whether the processor multiplies tiles of bytes (AMX), and Linux lets this process use them."""
+    if "amx_int8" not in cpu_flags(cpu_info):
+        return False
+    import ctypes
+
+    arch_prctl, request, tile_data = (ctypes.c_long(value) for value in (158, 0x1023, 18))
+    return ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0
+
+
 def cpu_flags(cpu_info: Path | None = None) -> list[str]:
     """The features of the processor, as Linux names them; none elsewhere."""
     try:
@@ -133,5 +143,5 @@ def cpu_flags(cpu_info: Path | None = None) -> list[str]:
     return next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), [])
 
 
-DOT_LANES = dot_lanes()
+DOT_LANES, MATRIX = dot_lanes(), has_tiles()
 """Of this machine, whatever a test says its processor is."""

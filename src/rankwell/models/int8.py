@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, from_numpy, nn
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.devices import DOT_LANES
+from rankwell.models.devices import DOT_LANES, MATRIX
 from rankwell.models.encoder import Encoder, Layer
 from rankwell.models.layout import Layout
 
@@ -40,9 +40,10 @@ def int8_lacks(encoder: nn.Module | None) -> str | None:
     config = encoder.config
     if not config.hidden_act.startswith("gelu"):
         return f"int8 is for encoders with gelu, not {config.hidden_act}"
-    if config.hidden_size % TILE or config.intermediate_size % TILE:
+    unit = 64 if MATRIX else TILE
+    if config.hidden_size % unit or config.intermediate_size % unit:
         sizes = f"{config.hidden_size} and {config.intermediate_size} dimensions"
-        return f"int8 needs sizes that are multiples of {TILE}, not {sizes}"
+        return f"int8 needs sizes that are multiples of {unit}, not {sizes}"
     return None
 
 

@@ -6,7 +6,7 @@ of integers are exact, and every row is computed alone, so a text has the same r
 
 A *product* is the tuple of a linear layer's arrays: weights in panels (N / TILE, K / 4, TILE, 4), and for each column
 its scale, the sum of its weights (scaled), and the bias, (N,) each. ``count`` rows of a buffer are real; its rows are a
-multiple of TILE.
+multiple of SPAN · TILE.
 """
 
 from __future__ import annotations
@@ -14,7 +14,19 @@ from __future__ import annotations
 import numpy as np
 
 from rankwell.core.native import native
-from rankwell.models.kernels.tile_kernels import LEAST, TILE, fp32_tile, int8_tile, larger, smaller, softmax_columns
+from rankwell.models.devices import MATRIX
+from rankwell.models.kernels.tile_kernels import (
+    LEAST,
+    SPAN,
+    TILE,
+    close_tiles,
+    fp32_tile,
+    int8_tile,
+    larger,
+    open_tiles,
+    smaller,
+    softmax_columns,
+)
 
 BLOCK = 32
 """Rows that pass through a layer together: what lies between its products stays in a core's cache."""
@@ -71,8 +83,11 @@ def _quantise(x, count, panels, scales, middles, row):
             row[k] = np.int8(np.int32((values[k] - low) * factor + np.float32(0.5)) + np.int32(LEAST))
         scales[r], middles[r] = scale, low - np.float32(LEAST) * scale
         quads, panel, place = row.view(np.int32), panels[r // TILE], r % TILE
-        for k in range(len(quads)):
-            panel[k, place] = quads[k]
+        if MATRIX:
+            panel.reshape(TILE, len(quads))[place] = quads
+        else:
+            for k in range(len(quads)):
+                panel[k, place] = quads[k]
 
 
 @native()
@@ -80,9 +95,11 @@ def _multiply(panels, count, scales, middles, product, out):
     """``out`` (·, N) = the first ``count`` quantised rows times the weights, plus the bias."""
     weights, of_columns, totals, bias = product
     steps, columns = weights.shape[1], 4 * len(bias)
-    for c in range(weights.shape[0]):
+    if MATRIX:
+        open_tiles()
+    for c in range(0, weights.shape[0], SPAN):
         column = 4 * TILE * c
-        for r in range((count + TILE - 1) // TILE):
+        for r in range(0, (count + TILE - 1) // TILE, SPAN):
             row = 4 * TILE * r
             int8_tile(
                 panels.ctypes.data + row * steps,
@@ -96,6 +113,8 @@ def _multiply(panels, count, scales, middles, product, out):
                 totals.ctypes.data + column,
                 bias.ctypes.data + column,
             )
+    if MATRIX:
+        close_tiles()
 
 
 @native(fastmath=True, error_model="numpy")
@@ -123,7 +142,7 @@ def _add_norm(x, added, count, norm, epsilon, out):
 def project(x, product):
     """A linear layer: ``x`` (T, K) → (T, N); the result has rows to spare."""
     rows, width = x.shape
-    out = np.empty((rows + TILE, len(product[3])), np.float32)
+    out = np.empty((rows + SPAN * TILE, len(product[3])), np.float32)
     panels = np.zeros((BLOCK // TILE, width // 4, TILE), np.int32)
     scales, middles, row = np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32), np.empty(width, np.int8)
     for begin in range(0, rows, BLOCK):

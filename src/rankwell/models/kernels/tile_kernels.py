@@ -3,33 +3,39 @@
 The processor's dot-product instruction adds four products of 8 bits to each sum. LLVM does not find this form in a
 loop, so a tile is written as LLVM's own instructions; where the processor has no such instruction, the same sums are
 computed from plain ones. Arm multiplies signed bytes, four sums at once; x86 unsigned bytes of rows by signed ones of
-columns, 8 or 16 sums at once. A tile has 8 rows and columns, or 16 where a vector has 16 sums.
+columns, 8 or 16 sums at once. A tile has 8 rows and columns, or 16 where a vector has 16 sums. Where the processor
+multiplies whole tiles of bytes (AMX), SPAN² tiles are computed together: four sums, two panels of rows and two of
+columns fill its eight registers.
 
     columns    (N / TILE, K, TILE) fp32 or (N / TILE, K / 4, TILE, 4) int8     panels of columns
-    rows       (M / TILE, K, TILE) fp32 or (M / TILE, K / 4, TILE, 4) int8     panels of rows
+    rows       (M / TILE, K, TILE) fp32 or (M / TILE, K / 4, TILE, 4) int8     panels of rows; with AMX (M, K) int8
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from rankwell.models.devices import DOT_LANES
+from rankwell.models.devices import DOT_LANES, MATRIX
 
 _DOT = DOT_LANES
+SPAN = 2 if MATRIX else 1
 LANES = _DOT or 4
 TILE = max(8, LANES)
 LEAST = -128 if LANES == 4 else 0
 """The least of the whole numbers of a row: bytes are signed on Arm, and unsigned on x86."""
-_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_I8, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _VECTORS = TILE // LANES
 _INTS, _FLOATS = ir.VectorType(_I32, LANES), ir.VectorType(_F32, LANES)
-_BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
+_BYTES = ir.VectorType(_I8, 4 * LANES)
+_TILE_SIZE = 1024
+"""Bytes of one of AMX's registers: 16 rows of 64."""
 # 2^f for f in [0, 1): Taylor's series around ½, relative error at most 5e-5.
 _POWER = tuple(math.sqrt(2) * math.log(2) ** n / math.factorial(n) for n in range(5))
 _LEAST = -80.0
@@ -89,11 +95,81 @@ def _add_products(builder: Any, sums: Any, columns: Any, row: Any) -> Any:
     return sums
 
 
+def _call_amx(builder: Any, name: str, *arguments: Any) -> None:
+    """Call one of AMX's instructions; whole numbers of Python name registers."""
+    values = [_I8(argument) if isinstance(argument, int) else argument for argument in arguments]
+    kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+    name = f"llvm.x86.{name}"
+    builder.call(builder.module.globals.get(name) or ir.Function(builder.module, kind, name), values)
+
+
+def _open_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    layout = bytearray(64)  # AMX's own: the palette, then the bytes of a row and the rows of each register
+    layout[0], layout[16:32], layout[48:56] = 1, bytes([64, 0] * 8), bytes([16] * 8)
+    with builder.goto_entry_block():
+        place = builder.alloca(ir.ArrayType(_I8, 64))
+    builder.store(ir.Constant(ir.ArrayType(_I8, 64), layout), place)
+    _call_amx(builder, "ldtilecfg", builder.bitcast(place, _I8.as_pointer()))
+    return context.get_dummy_value()
+
+
+def _close_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    _call_amx(builder, "tilerelease")
+    return context.get_dummy_value()
+
+
+@intrinsic
+def open_tiles(context):  # type: ignore[no-untyped-def]
+    """Prepare AMX's registers, before the first tile."""
+    return types.void(), _open_instructions
+
+
+@intrinsic
+def close_tiles(context):  # type: ignore[no-untyped-def]
+    """Give them back."""
+    return types.void(), _close_instructions
+
+
+def _sum_matrix(builder: Any, rows: Any, columns: Any, steps: Any) -> Any:
+    """The address of the sums of SPAN² tiles, (SPAN, SPAN, TILE, TILE)."""
+
+    def place(base: Any, *offsets: Any) -> Any:
+        for offset in offsets:
+            base = builder.add(base, offset)
+        return builder.inttoptr(base, _I8.as_pointer())
+
+    depth = builder.mul(steps, number(4))
+    following = builder.mul(depth, number(TILE))
+    for register in range(4):
+        _call_amx(builder, "tilezero", register)
+
+    def add(step: Any, _: list[Any]) -> list[Any]:
+        row, column = builder.mul(step, number(64)), builder.mul(step, number(_TILE_SIZE))
+        _call_amx(builder, "tileloadd64", 4, place(rows, row), depth)
+        _call_amx(builder, "tileloadd64", 6, place(columns, column), number(64))
+        _call_amx(builder, "tdpbusd", 0, 4, 6)
+        _call_amx(builder, "tileloadd64", 7, place(columns, following, column), number(64))
+        _call_amx(builder, "tdpbusd", 1, 4, 7)
+        _call_amx(builder, "tileloadd64", 5, place(rows, following, row), depth)
+        _call_amx(builder, "tdpbusd", 2, 5, 6)
+        _call_amx(builder, "tdpbusd", 3, 5, 7)
+        return []
+
+    with builder.goto_entry_block():
+        sums = builder.alloca(ir.ArrayType(_I8, 4 * _TILE_SIZE))
+        sums.align = 64
+    fold_steps(builder, builder.udiv(steps, number(16)), depth, 0, add)
+    address = builder.ptrtoint(sums, _I64)
+    for register in range(4):
+        _call_amx(builder, "tilestored64", register, place(address, number(_TILE_SIZE * register)), number(64))
+    return address
+
+
 def _tile_of(kind: str) -> Any:
     """The intrinsic for one tile; the arguments but the numbers of steps and bytes are addresses.
 
     ``fp32``: ``out[r, c] = scales[r] · Σ_k rows[k, r] · columns[k, c]``.
-    ``int8``: ``out[r, c] = scales[r] · weights[c] · Σ_k … + middles[r] · totals[c] + bias[c]``.
+    ``int8``: ``out[r, c] = scales[r] · weights[c] · Σ_k … + middles[r] · totals[c] + bias[c]``, for SPAN² tiles.
     """
     whole = kind == "int8"
 
@@ -132,24 +208,35 @@ def _tile_of(kind: str) -> Any:
                         added.append(multiply_add(builder, right[part], factor, value))
             return added
 
-        zero = ir.Constant(kept, [0 if whole else 0.0] * LANES)
-        added = fold_steps(builder, steps, zero, TILE * _VECTORS, add)
-        row_scales, row_middles, of_columns = repeated(scales, number(0), _FLOATS), [], []
-        if whole:
-            row_middles = repeated(middles, number(0), _FLOATS)
-            of_columns = [loaded(base, number(0), _FLOATS) for base in (weights, totals, bias)]
-        for row in range(TILE):
-            for part in range(_VECTORS):
-                total = added[_VECTORS * row + part]
+        def finish(below: int, beside: int, added: Callable[[int], Any]) -> None:
+            """Write the tile that is so many tiles below and beside the first one."""
+            of_rows, of_columns = number(4 * TILE * below), number(4 * TILE * beside)
+            row_scales, row_middles = repeated(scales, of_rows, _FLOATS), list[Any]()
+            column_values = list[list[Any]]()
+            if whole:
+                row_middles = repeated(middles, of_rows, _FLOATS)
+                column_values = [loaded(base, of_columns, _FLOATS) for base in (weights, totals, bias)]
+            for row, part in product(range(TILE), range(_VECTORS)):
+                total = added(_VECTORS * row + part)
                 if whole:
-                    weight, column, constant = (values[part] for values in of_columns)
+                    weight, column, constant = (values[part] for values in column_values)
                     value = builder.fmul(builder.sitofp(total, _FLOATS), weight)
                     constant = multiply_add(builder, row_middles[row], column, constant)
                     value = multiply_add(builder, value, row_scales[row], constant)
                 else:
                     value = builder.fmul(total, row_scales[row])
-                offset = builder.add(builder.mul(stride, number(row)), number(4 * LANES * part))
+                offset = builder.mul(stride, number(TILE * below + row))
+                offset = builder.add(offset, number(4 * (TILE * beside + LANES * part)))
                 builder.store(value, builder.inttoptr(builder.add(out, offset), _FLOATS.as_pointer()), align=4)
+
+        if whole and MATRIX:
+            sums = _sum_matrix(builder, rows, columns, steps)
+            for below, beside in product(range(SPAN), repeat=2):
+                first = _TILE_SIZE * (SPAN * below + beside)
+                finish(below, beside, lambda row, first=first: load(sums, number(first + 4 * TILE * row), _INTS))
+        else:
+            zero = ir.Constant(kept, [0 if whole else 0.0] * LANES)
+            finish(0, 0, fold_steps(builder, steps, zero, TILE * _VECTORS, add).__getitem__)
         return context.get_dummy_value()
 
     @intrinsic
