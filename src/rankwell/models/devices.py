@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -124,14 +125,13 @@ def dot_lanes(cpu_info: Path | None = None) -> int:
     return next((lanes for flag, lanes in DOT_FLAGS.items() if flag in flags), 0)
 
 
-def has_tiles(cpu_info: Path | None = None) -> bool:
-    """Whether the processor multiplies tiles of bytes (AMX), and Linux lets this process use them."""
-    if "amx_int8" not in cpu_flags(cpu_info):
-        return False
+@cache
+def may_use_tiles() -> bool:
+    """Whether the processor multiplies tiles of bytes (AMX), and Linux lets this process do so: it has to ask."""
     import ctypes
 
     arch_prctl, request, tile_data = (ctypes.c_long(value) for value in (158, 0x1023, 18))
-    return ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0
+    return HAS_TILES and ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0
 
 
 def cpu_flags(cpu_info: Path | None = None) -> list[str]:
@@ -143,5 +143,5 @@ def cpu_flags(cpu_info: Path | None = None) -> list[str]:
     return next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), [])
 
 
-DOT_LANES, MATRIX = dot_lanes(), has_tiles()
+DOT_LANES, HAS_TILES = dot_lanes(), "amx_int8" in cpu_flags()
 """Of this machine, whatever a test says its processor is."""

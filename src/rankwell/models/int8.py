@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, from_numpy, nn
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.devices import DOT_LANES, MATRIX
+from rankwell.models.devices import DOT_LANES, may_use_tiles
 from rankwell.models.encoder import Encoder, Layer
 from rankwell.models.layout import Layout
 
@@ -19,7 +19,7 @@ Product = tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDAr
 
 
 def _compute_layer(
-    qkv: Product, heads: int, rest: tuple[Any, ...], x: Tensor, layout: Layout, *, first_only: bool = False
+    qkv: Product, heads: int, tiles: bool, rest: tuple[Any, ...], x: Tensor, layout: Layout, *, first_only: bool = False
 ) -> Tensor:
     """What a layer computes: all tokens (T, H) → (T, H), or (B, H) of the first tokens alone."""
     from rankwell.models.kernels.int8_kernels import attend, finish, project  # imports numba
@@ -29,8 +29,8 @@ def _compute_layer(
     mask = np.zeros((0, 0, 0), np.bool_)
     if layout.mask is not None and layout.mask.shape[2] > 1:  # otherwise it only marks padding
         mask = layout.mask[:, 0].numpy()
-    mixed = attend(project(states, qkv), begins, lengths, mask, heads, first_only)
-    return from_numpy(finish(states[begins] if first_only else states, mixed, *rest))
+    mixed = attend(project(states, qkv, tiles), begins, lengths, mask, heads, first_only)
+    return from_numpy(finish(states[begins] if first_only else states, mixed, *rest, tiles))
 
 
 def int8_lacks(encoder: nn.Module | None) -> str | None:
@@ -40,10 +40,9 @@ def int8_lacks(encoder: nn.Module | None) -> str | None:
     config = encoder.config
     if not config.hidden_act.startswith("gelu"):
         return f"int8 is for encoders with gelu, not {config.hidden_act}"
-    unit = 64 if MATRIX else TILE
-    if config.hidden_size % unit or config.intermediate_size % unit:
+    if config.hidden_size % TILE or config.intermediate_size % TILE:
         sizes = f"{config.hidden_size} and {config.intermediate_size} dimensions"
-        return f"int8 needs sizes that are multiples of {unit}, not {sizes}"
+        return f"int8 needs sizes that are multiples of {TILE}, not {sizes}"
     return None
 
 
@@ -52,6 +51,7 @@ def quantise_encoder(encoder: nn.Module | None) -> None:
     if problem := int8_lacks(encoder):
         raise RankwellError(f"{problem}; use the precision fp32")
     assert isinstance(encoder, Encoder)
+    tiles = not (encoder.config.hidden_size % 64 or encoder.config.intermediate_size % 64) and may_use_tiles()
     for layer in encoder.layers:
         assert isinstance(layer, Layer)
         qkv = _scale_queries(quantise_linear(layer.qkv), layer.qkv.in_features, layer.heads)
@@ -63,7 +63,7 @@ def quantise_encoder(encoder: nn.Module | None) -> None:
             _norm(layer.outer_norm),
             float(layer.mix_norm.eps),
         )
-        layer.int8 = partial(_compute_layer, qkv, layer.heads, rest)
+        layer.int8 = partial(_compute_layer, qkv, layer.heads, tiles, rest)
 
 
 def restore_encoder(encoder: nn.Module | None) -> None:

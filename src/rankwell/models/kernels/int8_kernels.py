@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 
 from rankwell.core.native import native
-from rankwell.models.devices import MATRIX
 from rankwell.models.kernels.tile_kernels import (
     LEAST,
     SPAN,
@@ -22,6 +21,7 @@ from rankwell.models.kernels.tile_kernels import (
     close_tiles,
     fp32_tile,
     int8_tile,
+    int8_tiles,
     larger,
     open_tiles,
     smaller,
@@ -69,8 +69,11 @@ def _gelu(x):
 
 
 @native(fastmath=True, error_model="numpy")
-def _quantise(x, count, panels, scales, middles, row):
-    """Write the first ``count`` rows of ``x`` (·, K) as int8 panels, as int32 (·, K / 4, TILE); ``row`` is (K,)."""
+def _quantise(x, count, panels, scales, middles, row, tiles):
+    """Write the first ``count`` rows of ``x`` (·, K) as int8 panels, as int32 (·, K / 4, TILE); ``row`` is (K,).
+
+    For AMX's ``tiles``, rows stay rows.
+    """
     for r in range(count):
         values = x[r]
         low = high = values[0]
@@ -83,7 +86,7 @@ def _quantise(x, count, panels, scales, middles, row):
             row[k] = np.int8(np.int32((values[k] - low) * factor + np.float32(0.5)) + np.int32(LEAST))
         scales[r], middles[r] = scale, low - np.float32(LEAST) * scale
         quads, panel, place = row.view(np.int32), panels[r // TILE], r % TILE
-        if MATRIX:
+        if tiles:
             panel.reshape(TILE, len(quads))[place] = quads
         else:
             for k in range(len(quads)):
@@ -91,17 +94,17 @@ def _quantise(x, count, panels, scales, middles, row):
 
 
 @native()
-def _multiply(panels, count, scales, middles, product, out):
+def _multiply(panels, count, scales, middles, product, out, tiles):
     """``out`` (·, N) = the first ``count`` quantised rows times the weights, plus the bias."""
     weights, of_columns, totals, bias = product
-    steps, columns = weights.shape[1], 4 * len(bias)
-    if MATRIX:
+    steps, columns, span = weights.shape[1], 4 * len(bias), SPAN if tiles else 1
+    if tiles:
         open_tiles()
-    for c in range(0, weights.shape[0], SPAN):
+    for c in range(0, weights.shape[0], span):
         column = 4 * TILE * c
-        for r in range(0, (count + TILE - 1) // TILE, SPAN):
+        for r in range(0, (count + TILE - 1) // TILE, span):
             row = 4 * TILE * r
-            int8_tile(
+            places = (
                 panels.ctypes.data + row * steps,
                 weights.ctypes.data + column * steps,
                 steps,
@@ -113,7 +116,11 @@ def _multiply(panels, count, scales, middles, product, out):
                 totals.ctypes.data + column,
                 bias.ctypes.data + column,
             )
-    if MATRIX:
+            if tiles:
+                int8_tiles(*places)
+            else:
+                int8_tile(*places)
+    if tiles:
         close_tiles()
 
 
@@ -139,7 +146,7 @@ def _add_norm(x, added, count, norm, epsilon, out):
 
 
 @native()
-def project(x, product):
+def project(x, product, tiles):
     """A linear layer: ``x`` (T, K) → (T, N); the result has rows to spare."""
     rows, width = x.shape
     out = np.empty((rows + SPAN * TILE, len(product[3])), np.float32)
@@ -147,13 +154,13 @@ def project(x, product):
     scales, middles, row = np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32), np.empty(width, np.int8)
     for begin in range(0, rows, BLOCK):
         count = min(BLOCK, rows - begin)
-        _quantise(x[begin:], count, panels, scales, middles, row)
-        _multiply(panels, count, scales, middles, product, out[begin:])
+        _quantise(x[begin:], count, panels, scales, middles, row, tiles)
+        _multiply(panels, count, scales, middles, product, out[begin:], tiles)
     return out
 
 
 @native()
-def finish(x, mixed, mix, mix_norm, inner, outer, outer_norm, epsilon):
+def finish(x, mixed, mix, mix_norm, inner, outer, outer_norm, epsilon, tiles):
     """What follows attention in a layer: ``x`` (R, H) is its input, ``mixed`` (≥ R, H) the output of attention."""
     rows, width, deep = len(x), x.shape[1], len(inner[3])
     out = np.empty((rows, width), np.float32)
@@ -165,14 +172,14 @@ def finish(x, mixed, mix, mix_norm, inner, outer, outer_norm, epsilon):
     activated = np.empty((BLOCK, deep), np.float32)
     for begin in range(0, rows, BLOCK):
         count = min(BLOCK, rows - begin)
-        _quantise(mixed[begin:], count, panels, scales, middles, row)
-        _multiply(panels, count, scales, middles, mix, sums)
+        _quantise(mixed[begin:], count, panels, scales, middles, row, tiles)
+        _multiply(panels, count, scales, middles, mix, sums, tiles)
         _add_norm(x[begin:], sums, count, mix_norm, epsilon, normal)
-        _quantise(normal, count, panels, scales, middles, row)
-        _multiply(panels, count, scales, middles, inner, activated)
+        _quantise(normal, count, panels, scales, middles, row, tiles)
+        _multiply(panels, count, scales, middles, inner, activated, tiles)
         _gelu(activated[:count].reshape(-1))
-        _quantise(activated, count, deep_panels, scales, middles, deep_row)
-        _multiply(deep_panels, count, scales, middles, outer, sums)
+        _quantise(activated, count, deep_panels, scales, middles, deep_row, tiles)
+        _multiply(deep_panels, count, scales, middles, outer, sums, tiles)
         _add_norm(normal, sums, count, outer_norm, epsilon, out[begin:])
     return out
 

@@ -4,8 +4,8 @@ The processor's dot-product instruction adds four products of 8 bits to each sum
 loop, so a tile is written as LLVM's own instructions; where the processor has no such instruction, the same sums are
 computed from plain ones. Arm multiplies signed bytes, four sums at once; x86 unsigned bytes of rows by signed ones of
 columns, 8 or 16 sums at once. A tile has 8 rows and columns, or 16 where a vector has 16 sums. Where the processor
-multiplies whole tiles of bytes (AMX), SPAN² tiles are computed together: four sums, two panels of rows and two of
-columns fill its eight registers.
+multiplies whole tiles of bytes (AMX), SPAN² tiles are computed together: their sums, two panels of rows and two of
+columns fill its eight registers. Elsewhere no instructions are written for that: it is never called.
 
     columns    (N / TILE, K, TILE) fp32 or (N / TILE, K / 4, TILE, 4) int8     panels of columns
     rows       (M / TILE, K, TILE) fp32 or (M / TILE, K / 4, TILE, 4) int8     panels of rows; with AMX (M, K) int8
@@ -22,10 +22,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from rankwell.models.devices import DOT_LANES, MATRIX
+from rankwell.models.devices import DOT_LANES, HAS_TILES
 
 _DOT = DOT_LANES
-SPAN = 2 if MATRIX else 1
+SPAN = 2
 LANES = _DOT or 4
 TILE = max(8, LANES)
 LEAST = -128 if LANES == 4 else 0
@@ -100,7 +100,8 @@ def _call_amx(builder: Any, name: str, *arguments: Any) -> None:
     values = [_I8(argument) if isinstance(argument, int) else argument for argument in arguments]
     kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
     name = f"llvm.x86.{name}"
-    builder.call(builder.module.globals.get(name) or ir.Function(builder.module, kind, name), values)
+    if HAS_TILES:
+        builder.call(builder.module.globals.get(name) or ir.Function(builder.module, kind, name), values)
 
 
 def _open_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -169,9 +170,9 @@ def _tile_of(kind: str) -> Any:
     """The intrinsic for one tile; the arguments but the numbers of steps and bytes are addresses.
 
     ``fp32``: ``out[r, c] = scales[r] · Σ_k rows[k, r] · columns[k, c]``.
-    ``int8``: ``out[r, c] = scales[r] · weights[c] · Σ_k … + middles[r] · totals[c] + bias[c]``, for SPAN² tiles.
+    ``int8``: ``out[r, c] = scales[r] · weights[c] · Σ_k … + middles[r] · totals[c] + bias[c]``; or SPAN² such tiles.
     """
-    whole = kind == "int8"
+    whole, together = kind != "fp32", kind == "int8 together"
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         rows, columns, steps, out, stride, scales, middles, weights, totals, bias = arguments
@@ -229,12 +230,12 @@ def _tile_of(kind: str) -> Any:
                 offset = builder.add(offset, number(4 * (TILE * beside + LANES * part)))
                 builder.store(value, builder.inttoptr(builder.add(out, offset), _FLOATS.as_pointer()), align=4)
 
-        if whole and MATRIX:
+        if together and HAS_TILES:
             sums = _sum_matrix(builder, rows, columns, steps)
             for below, beside in product(range(SPAN), repeat=2):
                 first = _TILE_SIZE * (SPAN * below + beside)
                 finish(below, beside, lambda row, first=first: load(sums, number(first + 4 * TILE * row), _INTS))
-        else:
+        elif not together:
             zero = ir.Constant(kept, [0 if whole else 0.0] * LANES)
             finish(0, 0, fold_steps(builder, steps, zero, TILE * _VECTORS, add).__getitem__)
         return context.get_dummy_value()
@@ -249,6 +250,7 @@ def _tile_of(kind: str) -> Any:
 
 
 int8_tile = _tile_of("int8")
+int8_tiles = _tile_of("int8 together")
 fp32_tile = _tile_of("fp32")
 
 
