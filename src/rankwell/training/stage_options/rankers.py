@@ -52,11 +52,6 @@ class ListOptions(DevOptions):
     )
     loss: str = Field(default="pointwise", description="Loss function; see docs/recipes.md#losses.")
     loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss, such as `margin`.")
-    max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
-        default=None,
-        ge=1,
-        description="Pairs whose activations are in memory at once; larger batches are split and take a third longer.",
-    )
 
     def plan(self) -> Plan:
         """How the stage draws its lists."""
@@ -127,9 +122,6 @@ class DistilOptions(DevOptions):
     )
     teacher_length: int | None = Field(
         default=None, ge=8, description="Maximum text length in tokens for bi-encoders; none: the model's own limit."
-    )
-    max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
-        default=None, ge=1, description="Pairs whose activations are in memory at once; larger batches are split."
     )
 
 
