@@ -1,7 +1,8 @@
 """Pictures of attention (DR-BERT's Figure 4, MarkedBERT's Figure 3).
 
 A picture is drawn from an :class:`AttentionMap`, plain data. Cells that the rule closes are hatched, tokens of a split
-word are orange, and words that share a stem with the other side are green. A line stands where tokens are left out.
+word are in italics, and words that share a stem with the other side are green. A line stands where tokens are left
+out.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CELL = 0.19  # inches; a label of 8 points fits
-INK, SPLIT, MATCH = "#222222", "#c8550b", "#17703a"
+INK, MATCH = "#222222", "#17703a"
 CLOSED: dict[str, Any] = {"facecolor": "#f7f7f7", "edgecolor": "#b5b5b5", "hatch": "/////", "linewidth": 0}
-LEGEND = "Hatched: closed by the rule. Orange: tokens of one word. Green: same stem."
+LEGEND = "Hatched: closed by the rule. Italics: tokens of one word. Green: same stem."
 STYLE: dict[str, Any] = {
     "font.size": 8,
     "text.color": INK,
@@ -101,9 +102,10 @@ def _fill(axes: Axes, drawn: AttentionMap, highest: float) -> Any:
         pieces = Counter(label.word for label in labels)
         for label, tick in zip(labels, ticks, strict=True):
             tick.set_parse_math(False)
-            tick.set_color(MATCH if label.match else SPLIT if pieces[label.word] > 1 else INK)
-    for place in np.flatnonzero(np.diff([label.position for label in drawn.columns]) != 1) + 1:
-        axes.axvline(place, color="#8c8c8c", linewidth=0.8)
+            tick.set_color(MATCH if label.match else INK)
+            tick.set_fontstyle("italic" if pieces[label.word] > 1 else "normal")
+    for place in np.flatnonzero(np.diff([label.position for label in drawn.columns]) != 1).tolist():
+        axes.axvline(place + 1, color="#8c8c8c", linewidth=0.8)
     return filled
 
 
