@@ -23,7 +23,7 @@ def export(
         Literal["fp32", "int8", "f16"],
         typer.Option(
             "--precision",
-            help="onnx: fp32 or int8; openvino: fp32, int8 or f16; torch: int8. Only fp32 keeps the scores.",
+            help="onnx: fp32 or int8; openvino: fp32 or f16; torch: int8. Only fp32 keeps the scores.",
         ),
     ] = "fp32",
     attention: Annotated[
