@@ -87,14 +87,9 @@ class TrainingSet:
 
 KEYS_AT_A_TIME = 2**21
 
-Weighting = Literal["uniform", "rank", "top"]
+Weighting = Literal["uniform", "rank"]
 Per = Literal["positive", "query"]
 Labels = Literal["relevance", "grade"]
-_CHOICES = {
-    "weighting": ("uniform", "rank", "top"),
-    "per": ("positive", "query"),
-    "labels": ("relevance", "grade"),
-}
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ class Plan:
 
     ``positives`` and ``negatives``   N⁺ and N⁻
     ``weighting``                     of a query's negatives: ``uniform``; ``rank``, the r-th of them with weight 1/r,
-                                      so that hard ones come more often; ``top``, always the first ones
+                                      so that hard ones come more often
     ``per``                           a list for each ``positive`` (it is the first of its list), or one for each
                                       ``query`` (the first is drawn)
     ``labels``                        ``relevance`` (1 or 0) or the ``grade`` (unjudged: 0)
@@ -114,14 +109,6 @@ class Plan:
     weighting: Weighting = "uniform"
     per: Per = "positive"
     labels: Labels = "relevance"
-
-    def __post_init__(self) -> None:
-        for name in ("positives", "negatives"):
-            if getattr(self, name) < 1:
-                raise RankwellError(f"{name} is {getattr(self, name)}, expected 1 or more of them in a list")
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise RankwellError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(known)}")
 
 
 def draw(candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int) -> Lists:
@@ -194,8 +181,8 @@ def _choose(
     Each number gets the key e/w with e exponential and w its weight; those with the smallest keys are an exact weighted
     sample without replacement (Efraimidis and Spirakis), in the order they would have been drawn.
     """
-    if weighting == "top" or not count:
-        return np.tile(np.arange(count), (len(sizes), 1))
+    if not count:
+        return np.empty((len(sizes), 0), np.int64)
     sample = np.empty((len(sizes), count), np.int64)
     step = max(1, KEYS_AT_A_TIME // max(1, int(sizes.max(initial=0))))
     for begin in range(0, len(sizes), step):

@@ -28,9 +28,9 @@ class ListOptions(DevOptions):
 
     positives: int = Field(default=1, ge=1, description="Relevant documents per list.")
     negatives: int = Field(default=1, ge=1, description="Non-relevant documents per list, drawn anew each epoch.")
-    weighting: Literal["uniform", "rank", "top"] = Field(
+    weighting: Literal["uniform", "rank"] = Field(
         default="uniform",
-        description="How negatives are drawn: uniformly, higher ranks more often, or always the top ranks.",
+        description="How negatives are drawn: uniformly, or higher ranks more often.",
     )
     labels: Literal["relevance", "grade"] = Field(
         default="relevance", description="Labels for the loss: 1 and 0, or the judged grades."
@@ -100,9 +100,9 @@ class DistilOptions(DevOptions):
     loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss.")
     list_size: int = Field(default=12, ge=2, description="Documents per list, of which one is known to be relevant.")
     random: int = Field(default=2, ge=0, description="Documents per list drawn at random from the whole collection.")
-    weighting: Literal["uniform", "rank", "top"] = Field(
+    weighting: Literal["uniform", "rank"] = Field(
         default="rank",
-        description="How the others are drawn: uniformly, higher ranks more often, or always the top ranks.",
+        description="How the others are drawn: uniformly, or higher ranks more often.",
     )
     depth: int = Field(default=100, ge=0, description="First-stage candidates per query; 0: none.")
     dense: int = Field(
