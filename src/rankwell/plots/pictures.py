@@ -42,7 +42,6 @@ pre { background: var(--soft); padding: .8em; border-radius: .4em; overflow-x: a
 svg { width: 100%; max-width: 46em; min-width: 320px; height: auto; display: block; font: 14px system-ui, sans-serif }
 svg text { fill: var(--ink) } svg .dim { fill: var(--dim) } svg .grid { stroke: var(--line) }
 svg .kept { fill: var(--good); stroke: var(--good) } svg .left { fill: var(--dim); stroke: var(--dim) }
-svg .gain { fill: var(--good) } svg .loss { fill: var(--bad) }
 .w, .n { border-radius: .2em; padding: .05em .1em } .n { background: #ffe3a8; color: #222 }
 .q { color: var(--dim); font-style: italic }
 .row { display: grid; grid-template-columns: 3fr 2fr; gap: 2em } .row ul { margin: 0; padding-left: 1.2em }
