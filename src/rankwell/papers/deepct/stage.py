@@ -24,17 +24,19 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
-from rankwell.papers.deepct.model import TokenWeightModel, load_token_weights, save_token_weights
 from rankwell.papers.deepct.options import DeepctOptions
 from rankwell.papers.deepct.page import WeighedText, write_terms_page
 from rankwell.papers.deepct.weighing import (
     STEM_BITS,
     PassageWindows,
     TermWeigher,
+    TokenWeightModel,
     WeighJob,
     WeightOptions,
     lay_out_passages,
+    load_token_weights,
     read_shards,
+    save_token_weights,
     weigh_texts,
 )
 from rankwell.retrieve.index import Index
