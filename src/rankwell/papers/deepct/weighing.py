@@ -270,36 +270,18 @@ def find_weigher(model: str | Path) -> Path:
 class TermWeigher:
     """A trained model that weighs the words of passages, on one device.
 
-    ``max_length`` is the maximum length of a window; for the other options see
+    ``max_length`` is the maximum length of a window; other options are those of
     :class:`~rankwell.models.compute.Compute`.
     """
 
-    def __init__(
-        self,
-        model: TokenWeightModel,
-        tokenizer: Tokenizer,
-        *,
-        max_length: int | None = None,
-        device: str | None = None,
-        dtype: torch.dtype | None = None,
-        budget: int | None = None,
-        packed: bool | None = None,
-    ):
+    def __init__(self, model: TokenWeightModel, tokenizer: Tokenizer, *, max_length: int | None = None, **options: Any):
         config = model.encoder.config
         limit = config.max_position_embeddings
         self.max_length = max_length or min(limit, tokenizer.max_length or MAX_LENGTH)
         if not 8 <= self.max_length <= limit:
             raise RankwellError(f"max_length is {self.max_length} tokens; this model takes 8 to {limit}")
         self.model, self.tokenizer = model, tokenizer
-        self._compute = Compute(
-            model,
-            model.encoder,
-            device=device,
-            dtype=dtype,
-            budget=budget,
-            packed=packed,
-            cpu_budget=2 * CPU_BUDGET,
-        )
+        self._compute = Compute(model, model.encoder, cpu_budget=2 * CPU_BUDGET, **options)
         self.device = self._compute.device
         segments = config.type_vocab_size
         self._reader = Reader.of_texts(tokenizer, self.max_length, windows=Windows(), segments=segments)
