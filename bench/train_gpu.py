@@ -157,16 +157,9 @@ class Training:
     """The loop's step without its log, its checkpoints and its validation."""
 
     def __init__(
-        self,
-        bench: Bench,
-        model: CrossEncoder,
-        task: RankingTask,
-        rule: AttentionRule,
-        *,
-        graphs: bool = False,
-        budget: int = 1 << 18,
+        self, bench: Bench, model: CrossEncoder, task: RankingTask, rule: AttentionRule, *, graphs: bool = False
     ):
-        self.model, self.task, self.budget = model.train(), task, budget
+        self.model, self.task, self.budget = model.train(), task, 1 << 18
         self.place, self.computing = placer(bench, model, rule), computing(bench)
         self.graphed: GraphedEncoder | None = None
         if graphs:
@@ -268,7 +261,8 @@ def _speed(
 ) -> dict[str, Any]:
     steps, warm = steps_warm
     task = make_task(data, make_lists(data, (steps + warm) * lists, negatives or negatives_of(bench)))
-    training = Training(bench, random_model(config, bench.device), task, rule, graphs=graphs, budget=budget)
+    training = Training(bench, random_model(config, bench.device), task, rule, graphs=graphs)
+    training.budget = budget
     if bench.gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
