@@ -128,7 +128,7 @@ def make_lists(data: Data, count: int, negatives: int, seed: int = 0) -> Lists:
     return Lists(rng.integers(0, len(data.queries), count), documents, labels)
 
 
-def make_task(data: Data, lists: Lists, max_pairs: int | None = None) -> RankingTask:
+def make_task(data: Data, lists: Lists) -> RankingTask:
     task = RankingTask(
         # Candidates are what lists are drawn from; these are drawn.
         TrainingSet(data.queries, None, cast("StoredTokens", data), cast("Any", None)),
@@ -139,7 +139,6 @@ def make_task(data: Data, lists: Lists, max_pairs: int | None = None) -> Ranking
             cast("Tokenizer", SimpleNamespace(special=SpecialTokens(CLS, SEP), frame=None)),
             Template(max_length=LONGEST),
         ),
-        max_pairs=max_pairs,
     )
     task.draw(0)
     return task
@@ -258,11 +257,12 @@ def _speed(
     *,
     graphs: bool,
     negatives: int | None = None,
-    max_pairs: int | None = None,
+    budget: int = 1 << 18,
 ) -> dict[str, Any]:
     steps, warm = steps_warm
-    task = make_task(data, make_lists(data, (steps + warm) * lists, negatives or negatives_of(bench)), max_pairs)
+    task = make_task(data, make_lists(data, (steps + warm) * lists, negatives or negatives_of(bench)))
     training = Training(bench, random_model(config, bench.device), task, rule, graphs=graphs)
+    training.budget = budget
     if bench.gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -275,14 +275,14 @@ def _speed(
 
 
 def memory(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
-    """Longer and longer lists with the same bound on the pairs in memory; and without, where they fit."""
-    bound, lists, steps = (1, 1, (1, 0)) if bench.smoke else (6 * LISTS, LISTS, (3, 2))
-    plan = [(1, bound)] if bench.smoke else [(5, bound), (15, bound), (63, bound), (15, None)]
+    """Longer and longer lists with the same bound on the tokens in memory; and with a high one, where they fit."""
+    bound, lists, steps = (LONGEST, 1, (1, 0)) if bench.smoke else (6 * LISTS * LONGEST, LISTS, (3, 2))
+    plan = [(1, bound)] if bench.smoke else [(5, bound), (15, bound), (63, bound), (15, 1 << 18)]
     return {
-        f"{negatives} negatives, {pairs or 'all'} pairs in memory": _speed(
-            bench, config, data, "strm", lists, steps, graphs=PACKED, negatives=negatives, max_pairs=pairs
+        f"{negatives} negatives, at most {budget} tokens in memory": _speed(
+            bench, config, data, "strm", lists, steps, graphs=PACKED, negatives=negatives, budget=budget
         )
-        for negatives, pairs in plan
+        for negatives, budget in plan
     }
 
 

@@ -249,7 +249,7 @@ def tiny_weigher(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path
     """A model of random weights that weighs tokens, and so gives every word another weight."""
     import torch
 
-    from rankwell.papers.deepct.model import load_token_weights, save_token_weights
+    from rankwell.papers.deepct.weighing import load_token_weights, save_token_weights
 
     model, tokenizer = load_token_weights(tiny_checkpoint, seed=4)
     with torch.no_grad():

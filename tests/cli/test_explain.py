@@ -48,12 +48,6 @@ def test_a_picture_of_attention_under_two_rules(explain: Call) -> None:
     assert Path("two.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_markers_can_be_tried_on_a_model_without_them(explain: Call) -> None:
-    done = explain("--markers")
-    assert "[e2] fish [/e2]" in done.out
-    assert "no markers; untrained ones are used" in done.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -153,9 +153,11 @@ def test_tokens_are_kept_in_an_index_or_a_store_and_used(
 ) -> None:
     DocumentStore.build(open_dataset(sample.FOLDER).documents(), "store")
     digest = Tokenizer.open(tiny_checkpoint).digest
-    assert call("--set", "keep_tokens=false", collection="store", out="without.run").code == 0
+    monkeypatch.setattr("rankwell.rank.texts.WORTH_KEEPING", 1.0)
+    assert call(collection="store", out="without.run").code == 0
     assert not list(Path("store").glob("tokens-*"))
-    assert call("--set", "keep_tokens=true", collection="store").code == 0
+    monkeypatch.setattr("rankwell.rank.texts.WORTH_KEEPING", 0.0)
+    assert call(collection="store").code == 0
     assert [path.name for path in Path("store").glob("tokens-*")] == [f"tokens-{digest}"]
     encode = Tokenizer.encode
     longest = []
@@ -170,16 +172,6 @@ def test_tokens_are_kept_in_an_index_or_a_store_and_used(
     assert max(longest) <= max(map(len, questions)), "no document is tokenised again"
     runs = [Path(name).read_bytes() for name in ("out.run", "again.run", "without.run")]
     assert runs[0] == runs[1] == runs[2]
-
-
-def test_by_default_they_are_kept_where_the_run_needs_many(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    DocumentStore.build(open_dataset(sample.FOLDER).documents(), "store")
-    monkeypatch.setattr("rankwell.rank.texts.WORTH_KEEPING", 1.0)
-    assert call(collection="store").code == 0
-    assert not list(Path("store").glob("tokens-*"))
-    monkeypatch.setattr("rankwell.rank.texts.WORTH_KEEPING", 0.0)
-    assert call(collection="store").code == 0
-    assert len(list(Path("store").glob("tokens-*"))) == 1
 
 
 def test_scores_are_interpolated_with_the_first_run(call: Call, expected: Callable[..., Run], first: Path) -> None:

@@ -13,8 +13,8 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
-def test_yaml_is_read_with_aliases_and_merged_keys() -> None:
-    tree = parse_yaml("base: &base {epochs: 1, rate: 2e-5}\nstages: {one: {<<: *base, epochs: 2}}\n")
+def test_yaml_is_read() -> None:
+    tree = parse_yaml("name: a\nstages: {one: {epochs: 2, rate: 2e-5}}\n")
     assert tree["stages"]["one"] == {"epochs": 2, "rate": "2e-5"}
     assert parse_yaml("") is None
     assert parse_yaml("7") == 7
@@ -33,9 +33,9 @@ def test_yaml_is_read_with_aliases_and_merged_keys() -> None:
         ("a: !!python/object:os.system x", "could not determine a constructor"),
         ("[" * 100_000, "nested more than 64 deep"),
         ("a: " + "{b: " * 1000, "nested more than 64 deep"),
-        (BOMB, "over 100,000 values with its aliases"),
-        (f"- {BOMB}".replace("\n", "\n  "), "over 100,000 values with its aliases"),
-        ("a: &a [*a]", "nested more than 64 deep with its aliases"),
+        (BOMB, "the alias *a0 is not supported; write the value out"),
+        ("a: &a [*a]", "the alias *a is not supported"),
+        ("a: &a {b: 1}\nc: {<<: *a}", "the alias *a is not supported"),
         ("x" * (2**20 + 1), "over 1,048,576 characters"),
         ("a: 1\n---\nb: 2", "but found another document"),
         ("a: \x00", "special characters are not allowed"),

@@ -10,7 +10,6 @@ from rankwell import sample
 from rankwell.corpus.formats import read_queries, read_types
 from rankwell.corpus.formats.texts import read_labelled
 from rankwell.corpus.query_types import HEAD_NOUNS, QUERY_TYPES, rule_type
-from rankwell.evaluation.breakdowns import Confusion
 
 QUESTIONS = {
     "numeric": [
@@ -131,5 +130,5 @@ def test_the_rules_reach_what_the_page_says(data_folder: Path) -> None:
     for split, accuracy in (("train", 0.875), ("test", 0.906)):
         data = read_labelled(data_folder / "question_types" / f"{split}.tsv")
         labels = [data.names[number] for number in data.classes]
-        confusion = Confusion.of(labels, map(rule_type, data.texts), QUERY_TYPES)
-        assert confusion.accuracy == pytest.approx(accuracy, abs=0.005)
+        right = [rule_type(text) == label for text, label in zip(data.texts, labels, strict=True)]
+        assert sum(right) / len(right) == pytest.approx(accuracy, abs=0.005)

@@ -7,7 +7,7 @@ from math import log2
 import pytest
 
 from rankwell.evaluation import parse_measure
-from rankwell.evaluation.judged import NOT_POOLED, POOLED_ONLY, judge
+from rankwell.evaluation.notation import NOT_POOLED, POOLED_ONLY, judge
 
 # Rank:      1      2      3      4      5
 RANKING = ["d1", "d2", "d3", "d4", "d5"]

@@ -10,8 +10,7 @@ import pytest
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation import MEASURES, evaluate, parse_measure, parse_measures, report
-from rankwell.evaluation.judged import JudgedRanking
-from rankwell.evaluation.notation import DEPTH, measure, our_notation
+from rankwell.evaluation.notation import DEPTH, JudgedRanking, measure, our_notation
 
 EXAMPLES = (
     "RR RR@10 nDCG@10 AP AP(rel=2) P@10 R(rel=2)@1000 Success@5 Judged@10 Rprec Bpref RBP(p=0.9) ERR@10 infAP "

@@ -23,7 +23,7 @@ from rankwell.models.cuda_graphs import FlatGradients, GraphedEncoder
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.layout import Blocks, Packed
 from rankwell.models.spec import AttentionRule, EncoderConfig
-from rankwell.papers.deepct.model import TokenWeightModel
+from rankwell.papers.deepct.weighing import TokenWeightModel
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

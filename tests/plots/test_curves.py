@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankwell.plots.curves import draw_differences, draw_sweep
+from rankwell.plots.pictures import draw_differences, draw_sweep
 
 
 def test_a_picture_has_a_line_for_each_way(tmp_path: Path) -> None:

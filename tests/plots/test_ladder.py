@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rankwell.plots.ladder import Bar, draw_costs, draw_gaps, draw_ladder
+from rankwell.plots.ladder import Bar, draw_costs, draw_ladder
 
 BARS = [Bar("BM25", 0.31, 0.29, 0.33, True, 1.2), Bar("<b>&", 0.49, 0.47, 0.51, False, 45.0)]
 
@@ -31,11 +31,6 @@ def test_a_ladder_has_its_means_in_order_from_below() -> None:
 def test_one_rung_or_equal_rungs_can_be_drawn(bars: list[Bar]) -> None:
     for draw in (draw_ladder, draw_costs):
         assert "nan" not in draw(bars, "RR@10")
-
-
-def test_gaps_count_the_queries() -> None:
-    assert "2 queries better, 1 equal, 1 worse" in draw_gaps([0.5, -1.0, 0.0, 0.25], "RR@10")
-    assert "0 queries better, 0 equal, 0 worse" in draw_gaps([], "RR@10")
 
 
 def test_a_label_does_not_cover_the_point_of_another_rung() -> None:

@@ -46,6 +46,11 @@ def marked(tiny_checkpoint: Path) -> Ranker:
     return made
 
 
+def without_markers(ranker: Ranker) -> Ranker:
+    template = replace(ranker.template, markers=False)
+    return Ranker.from_engine(ranker.engine, replace(ranker.reader, template=template))
+
+
 def with_rule(ranker: Ranker, rule: AttentionRule) -> Ranker:
     assert isinstance(ranker.engine, TorchEngine)
     engine = TorchEngine(ranker.engine.model, rule, device="cpu")
@@ -131,7 +136,7 @@ def test_of_a_windowed_document_the_best_window_is_shown(ranker: Ranker) -> None
 
 
 def test_every_token_has_its_field_and_every_word_the_piece_that_stands_for_it(marked: Ranker) -> None:
-    explanation = explain(marked, "bogue fish", "fish bogus [SEP] [e1] tea", "numeric", markers=False)
+    explanation = explain(without_markers(marked), "bogue fish", "fish bogus [SEP] [e1] tea", "numeric")
     assert pieces(explanation, "special") == ["[CLS]", "[SEP]", "[SEP]", "[SEP]"]
     assert pieces(explanation, "type") == ["nu", "##meric"]
     assert pieces(explanation, "query") == ["bog", "##ue", "fish"]
@@ -158,7 +163,7 @@ def test_markers_carry_the_number_of_the_querys_term(marked: Ranker) -> None:
         ("and", 0),
         ("fishes", 2),
     ]
-    plain = explain(marked, "many fish run", "running fish and fishes", markers=False)
+    plain = explain(without_markers(marked), "many fish run", "running fish and fishes")
     assert [word.match for word in plain.words] == [word.match for word in explanation.words]
 
 
@@ -265,8 +270,6 @@ def test_the_strongest_links_join_whole_words(ranker: Ranker) -> None:
 def test_what_cannot_be_explained_is_one_line(ranker: Ranker) -> None:
     with pytest.raises(RankwellError, match="the template mono has no place for a type"):
         explain(ranker, QUERY, TRAP, "numeric")
-    with pytest.raises(RankwellError, match="no marker tokens"):
-        explain(ranker, QUERY, TRAP, markers=True)
     duo = Ranker.from_engine(ranker.engine, Reader(ranker.tokenizer, replace(ranker.template, name="duo")))
     with pytest.raises(RankwellError, match="reads query and document and other"):
         explain(duo, QUERY, TRAP)

@@ -29,14 +29,15 @@ TRAIN = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from tests.training.loop.test_loop import make_model, make_task, options, saver
+from tests.training.loop.test_loop import LENGTH, make_model, make_task, options, saver
 from rankwell.inputs.templates import Template
 from rankwell.training.loop.loop import train
 
 def run(folder):
     model = make_model()
-    task = make_task(Template("mono", max_length=48, max_query=16), max_pairs=20)
-    train(model, task, options(epochs=3, save_every=1), Path(folder), save=saver(model), device="cpu")
+    task = make_task(Template("mono", max_length=48, max_query=16))
+    how = options(epochs=3, save_every=1, budget=20 * LENGTH)
+    train(model, task, how, Path(folder), save=saver(model), device="cpu")
 
 if __name__ == "__main__":
     run(sys.argv[1])

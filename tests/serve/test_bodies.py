@@ -36,7 +36,6 @@ VALID = {
     "layer": st.integers(1, 3),
     "head": st.sampled_from(["mean", 1, 9]),
     "attention": st.sampled_from(["full", "strm", "strict", "exact_match"]),
-    "markers": st.booleans(),
     "timeout_ms": st.integers(1000, 10**9),
     "raw_scores": st.booleans(),
     "truncate": st.booleans(),

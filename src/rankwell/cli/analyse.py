@@ -59,8 +59,7 @@ def analyse(
     from rankwell.evaluation.compare import compare, names_of_runs
     from rankwell.evaluation.significance import mean_intervals
     from rankwell.evaluation.tables import as_text
-    from rankwell.plots.curves import draw_differences, draw_sweep
-    from rankwell.plots.pictures import need_matplotlib
+    from rankwell.plots.pictures import draw_differences, draw_sweep, need_matplotlib
 
     cuts = parse_depths(depths) if depths is not None else ()
     unzipped = [Path(str(path).removesuffix(".gz")) for path in (baseline, run)]

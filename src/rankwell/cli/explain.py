@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankwell.cli.options import Attention, Markers, needs, output_file
+from rankwell.cli.options import needs, output_file
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import read_lines
 from rankwell.models.checkpoints.names import DEFAULT
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rankwell.rank.explain import Explanation, Token, View, Word
-    from rankwell.rank.ranker import Ranker
 
 MOST_SPLIT = 12
 
@@ -41,8 +40,9 @@ def explain(
         str, typer.Option("--model", metavar="MODEL", help="A checkpoint folder, or a name on the Hugging Face hub.")
     ] = DEFAULT,
     type: Annotated[str | None, typer.Option("--type", help="The query's type, for a model that takes one.")] = None,
-    attention: Attention = None,
-    markers: Markers = None,
+    attention: Annotated[
+        AttentionRule | None, typer.Option("--attention", help="Attention rule. Default: the model's.")
+    ] = None,
     layer: Annotated[int | None, typer.Option("--layer", help="Layer, from 1. Default: the last.")] = None,
     head: Annotated[
         str, typer.Option("--head", help="Attention head, from 1, or mean: the mean over all heads.")
@@ -50,12 +50,6 @@ def explain(
     compare_attention: Annotated[
         AttentionRule | None, typer.Option("--compare-attention", help="Another attention rule to compare with.")
     ] = None,
-    words: Annotated[
-        int | None, typer.Option("--words", min=1, help="Maximum number of document words in a picture.")
-    ] = None,
-    device: Annotated[
-        str, typer.Option("--device", metavar="DEVICE", help="Torch device: cpu, cuda or cuda:1.")
-    ] = "cpu",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -84,6 +78,7 @@ def explain(
     """
     from rankwell.plots.pictures import check_picture
     from rankwell.rank.explain import View, as_json, compare_rules, write_explanations
+    from rankwell.rank.ranker import Ranker
     from rankwell.rank.texts import read_text
 
     needs(context, {"docid": "collection"})
@@ -93,12 +88,11 @@ def explain(
         check_picture(out, ".json")
     view = View.from_options(layer, head)
     text = read_text(collection, docid) if collection is not None and docid is not None else _read(document or "")
-    ranker = _load(model, device, markers)
-    rules = (attention, compare_attention)
-    explanations = compare_rules(ranker, query, text, type, *rules, markers=markers)
+    ranker = Ranker.from_pretrained(model, engine={"device": "cpu", "dtype": "fp32"})
+    explanations = compare_rules(ranker, query, text, type, attention, compare_attention)
     view = view.of(explanations[0])  # raises for wrong numbers before anything is printed or written
     if out is not None:
-        write_explanations(explanations, out, view, words=words)
+        write_explanations(explanations, out, view)
     if json:
         print(as_json(explanations, view))
         return
@@ -112,19 +106,6 @@ def _read(document: str) -> str:
     if document != "-" and not os.path.isfile(document):
         return document
     return "\n".join(line for _, line in read_lines(document)).strip()
-
-
-def _load(name: str, device: str, markers: bool | None) -> Ranker:
-    """The model in exact float32, with new markers if they were requested and it has none."""
-    from rankwell.models.checkpoints.folders import add_markers
-    from rankwell.rank.ranker import Ranker
-
-    ranker = Ranker.from_pretrained(name, engine={"device": device, "dtype": "fp32"})
-    if markers and ranker.tokenizer.special.first_marker < 0:
-        engine: Any = ranker.engine
-        add_markers(engine.model, ranker.tokenizer)
-        typer.echo(f"warning: {name} has no markers; untrained ones are used", err=True)
-    return ranker
 
 
 def _print(explanations: Sequence[Explanation], view: View) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -23,19 +23,12 @@ def export(
         Literal["fp32", "int8", "f16"],
         typer.Option(
             "--precision",
-            help="onnx: fp32 or int8; openvino: fp32, int8 or f16; torch: int8. Only fp32 keeps the scores.",
+            help="onnx: fp32 or int8; openvino: fp32 or f16; torch: int8. Only fp32 keeps the scores.",
         ),
     ] = "fp32",
     attention: Annotated[
         AttentionRule | None,
         typer.Option("--attention", help="Attention rule, fixed in the graph. Default: the model's."),
-    ] = None,
-    reduced_range: Annotated[
-        bool | None,
-        typer.Option(
-            "--reduced-range/--full-range",
-            help="int8 with 7-bit weights, for x86 CPUs without VNNI. Default: as this machine needs.",
-        ),
     ] = None,
 ) -> None:
     """Export a model for ONNX Runtime or OpenVINO, to score without torch.
@@ -57,13 +50,13 @@ def export(
     from rankwell.models.checkpoints.export import export_model, export_weights
 
     begin = time.monotonic()
-    changes = {} if attention is None else {"attention": attention}
+    changes: dict[str, Any] = {} if attention is None else {"attention": attention}
     if backend == "torch":
-        excludes(context, "--backend torch", "attention", "reduced_range")
+        excludes(context, "--backend torch", "attention")
         export_weights(model, out, precision=precision)
         kind = "torch, weights in int8"
     else:
-        record = export_model(model, out, backend, precision, reduced_range=reduced_range, **changes)
+        record = export_model(model, out, backend, precision, **changes)
         kind = f"{record.backend} {record.precision}, attention {record.attention}"
     print(f"{out}: {kind}, {folder_size(out) / 1e6:,.1f} MB, {time.monotonic() - begin:.1f} s")
     if backend != "torch" and precision != "fp32":  # torch exports checkpoints of any kind, not only rankers

@@ -16,7 +16,6 @@ from rankwell.core.files import check_output, check_parent, is_stream
 from rankwell.core.registry import Registry
 from rankwell.core.stopping import interruptible
 from rankwell.models.devices import Precision
-from rankwell.models.spec import AttentionRule
 
 if TYPE_CHECKING:
     from rankwell.rank.requests import RunResult
@@ -143,14 +142,6 @@ PrecisionOption = Annotated[
         "AMX, int8 on an Arm CPU.",
     ),
 ]
-Attention = Annotated[AttentionRule | None, typer.Option("--attention", help="Attention rule. Default: the model's.")]
-Markers = Annotated[
-    bool | None,
-    typer.Option(
-        "--markers/--no-markers", help="Mark the words that query and document share. Default: as the model does."
-    ),
-]
-
 EncoderOption = Annotated[
     str | None,
     typer.Option(

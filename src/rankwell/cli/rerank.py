@@ -51,7 +51,6 @@ SETTINGS: dict[str, Any] = {
     "text": str,
     "title": str,
     "cache": Path,
-    "keep_tokens": bool,
     "format": Format,
     "tag": str,
 }
@@ -142,8 +141,7 @@ def rerank(
 
     id, text, title: fields or columns of --collection. Default: recognised by their names.
 
-    cache: a file to cache scores in; keep_tokens: true or false, whether to tokenise all documents of an index or
-    store and cache the tokens there. Default: if RUN needs at least a twentieth of them.
+    cache: a file to cache scores in.
 
     format: trec (the default) or msmarco; tag: the run's name.
 

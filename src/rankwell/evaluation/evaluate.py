@@ -14,8 +14,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.corpus.records import Qrels, Run
 from rankwell.corpus.sources import Source, resolve_qrels, resolve_run
-from rankwell.evaluation.judged import judge
-from rankwell.evaluation.notation import Measure, parse_measures
+from rankwell.evaluation.notation import Measure, judge, parse_measures
 from rankwell.evaluation.validate import refuse_errors
 
 Average = Literal["qrels", "both"]

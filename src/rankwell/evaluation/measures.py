@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.evaluation.judged import NOT_POOLED, Grades, JudgedRanking
-from rankwell.evaluation.notation import DEPTH, MEASURES, MULTIPLE, RECALL, measure
+from rankwell.evaluation.notation import DEPTH, MEASURES, MULTIPLE, NOT_POOLED, RECALL, Grades, JudgedRanking, measure
 
 __all__ = ["MEASURES"]
 

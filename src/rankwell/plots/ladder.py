@@ -1,4 +1,4 @@
-"""Inline SVG pictures of a fitted system's page: the ladder, quality against time, and differences by query.
+"""Inline SVG pictures of a fitted system's page: the ladder, and quality against time.
 
 They take their colours from the page's style sheet, so they follow its light and dark themes.
 """
@@ -9,8 +9,6 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 WIDTH = 560
 LABEL, ROW, AXIS = 190, 34, 28
@@ -84,30 +82,6 @@ def draw_costs(bars: Sequence[Bar], measure: str) -> str:
         parts.append(f'<text x="{centre + shift:.1f}" y="{place:.1f}" text-anchor="{side}">{label}</text>')
     parts.append(f'<text class="dim" x="{WIDTH / 2}" y="{height - 4}" text-anchor="middle">milliseconds a query</text>')
     return _svg(height, f"{measure} against milliseconds a query", parts)
-
-
-def draw_gaps(differences: Sequence[float], measure: str) -> str:
-    """Each query's difference from the baseline, sorted from the largest gain to the largest loss."""
-    height, half = 170, 70
-    gaps = np.sort(np.asarray(differences, np.float64))[::-1]
-    most, step = max(float(np.abs(gaps).max(initial=0.0)), 1e-9), WIDTH / max(1, len(gaps))
-
-    def area(kind: str, values: Sequence[float]) -> str:
-        corners = [f"0,{half}"]
-        for place, value in enumerate(values):
-            y = half - half * value / most
-            corners += [f"{place * step:.1f},{y:.1f}", f"{(place + 1) * step:.1f},{y:.1f}"]
-        return f'<polygon class="{kind}" points="{" ".join([*corners, f"{WIDTH},{half}"])}"/>'
-
-    better, worse = int((gaps > 0).sum()), int((gaps < 0).sum())
-    words = f"{better:,} queries better, {len(gaps) - better - worse:,} equal, {worse:,} worse"
-    parts = [
-        area("gain", np.maximum(gaps, 0).tolist()),
-        area("loss", np.minimum(gaps, 0).tolist()),
-        f'<line class="grid" x1="0" x2="{WIDTH}" y1="{half}" y2="{half}"/>',
-        f'<text x="{WIDTH / 2}" y="{height - 8}" text-anchor="middle">{words}</text>',
-    ]
-    return _svg(height, f"Difference in {measure} by query: {words}", parts)
 
 
 def _meet(y: float, begin: float, width: float, other: tuple[float, float, float]) -> bool:

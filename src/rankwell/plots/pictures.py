@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from rankwell.core.arrays import Values
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.files import atomic_binary, atomic_text
 from rankwell.corpus.analyser import Analyzer, Word
@@ -42,7 +45,6 @@ pre { background: var(--soft); padding: .8em; border-radius: .4em; overflow-x: a
 svg { width: 100%; max-width: 46em; min-width: 320px; height: auto; display: block; font: 14px system-ui, sans-serif }
 svg text { fill: var(--ink) } svg .dim { fill: var(--dim) } svg .grid { stroke: var(--line) }
 svg .kept { fill: var(--good); stroke: var(--good) } svg .left { fill: var(--dim); stroke: var(--dim) }
-svg .gain { fill: var(--good) } svg .loss { fill: var(--bad) }
 .w, .n { border-radius: .2em; padding: .05em .1em } .n { background: #ffe3a8; color: #222 }
 .q { color: var(--dim); font-style: italic }
 .row { display: grid; grid-template-columns: 3fr 2fr; gap: 2em } .row ul { margin: 0; padding-left: 1.2em }
@@ -117,3 +119,58 @@ def words_and_gaps(text: str, analyzer: Analyzer) -> Iterator[tuple[str, Word | 
         done = word.end
     if done < len(text):
         yield text[done:], None
+
+
+# Curves: a measure over an option's values, and per-query differences
+
+
+Line = tuple[Values, Values]
+"""The option's values (X,) and, for each, the mean with the ends of its interval (X, 3)."""
+
+DODGE = 0.008
+"""Distance between the points of two lines at the same value, as a share of the axis."""
+
+
+def draw_sweep(lines: Mapping[str, Line], path: Path, *, option: str, measure: str) -> None:
+    """Draw one line with error bars per name."""
+    figure, axes = new_picture("drawing a sweep", 5.4, 3.4)
+    # Error bars of different lines stand beside each other instead of overlapping.
+    width = max(float(np.ptp(x)) for x, _ in lines.values()) * DODGE
+    for place, (name, (x, intervals)) in enumerate(lines.items()):
+        mean, low, high = intervals.T
+        axes.errorbar(
+            x + width * (place - (len(lines) - 1) / 2),
+            mean,
+            yerr=np.maximum([mean - low, high - mean], 0.0),
+            marker="o",
+            markersize=3.5,
+            linewidth=1.2,
+            elinewidth=0.6,
+            label=name,
+        )
+    axes.set_xlabel(option)
+    axes.set_ylabel(measure)
+    if all(float(value).is_integer() for x, _ in lines.values() for value in x):
+        from matplotlib.ticker import MaxNLocator
+
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(lines) > 1:
+        axes.legend(frameon=False, fontsize=8)
+    save_picture(figure, path)
+
+
+def draw_differences(differences: Sequence[float], path: Path, *, title: str, measure: str) -> None:
+    """Draw each query's difference from the baseline, in the given order, with the number of wins, ties and losses."""
+    figure, axes = new_picture("drawing differences", 5.4, 3.0)
+    from matplotlib.ticker import MaxNLocator
+
+    gaps = np.asarray(differences, np.float64)
+    axes.stairs(np.maximum(gaps, 0), fill=True, color="#2a6f97")
+    axes.stairs(np.minimum(gaps, 0), fill=True, color="#c1554a")
+    axes.axhline(0, color="black", linewidth=0.6)
+    wins, ties, losses = ((np.sign(gaps) == sign).sum() for sign in (1, 0, -1))
+    axes.set_xlabel(f"queries: {wins} better, {ties} equal, {losses} worse")
+    axes.set_ylabel(f"Δ {measure}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_title(title, fontsize=9)
+    save_picture(figure, path)

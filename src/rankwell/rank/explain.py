@@ -224,15 +224,13 @@ def compare_rules(
     type: str | None = None,
     attention: AttentionRule | None = None,
     other: AttentionRule | None = None,
-    *,
-    markers: bool | None = None,
 ) -> list[Explanation]:
     """A pair's explanation and, if ``other`` is given, the explanation under that attention rule."""
-    explanations = [explain(ranker, query, document, type, attention=attention, markers=markers)]
+    explanations = [explain(ranker, query, document, type, attention=attention)]
     if other is not None:
         if other == explanations[0].rule:
             raise RankwellError(f"--compare-attention {other}: the model already uses this rule")
-        explanations.append(explain(ranker, query, document, type, attention=other, markers=markers))
+        explanations.append(explain(ranker, query, document, type, attention=other))
     return explanations
 
 
@@ -251,9 +249,8 @@ def explain(
     type: str | None = None,
     *,
     attention: AttentionRule | None = None,
-    markers: bool | None = None,
 ) -> Explanation:
-    """Explain a pair's score; ``attention`` and ``markers`` override the model's configuration."""
+    """Explain a pair's score; ``attention`` overrides the model's rule."""
     if isinstance(ranker, LoadedModel):
         ranker = Ranker.from_loaded(ranker)
     engine, tokenizer = ranker.engine, ranker.tokenizer
@@ -263,8 +260,7 @@ def explain(
     model = engine.model
     assert isinstance(model, CrossEncoder)
     rule = attention or engine.rule
-    template = ranker.template if markers is None else replace(ranker.template, markers=markers)
-    reader = replace(ranker.reader, template=template, truncation=TruncationReport())
+    template, reader = ranker.template, replace(ranker.reader, truncation=TruncationReport())
     template.require("query", "document")
     if type and not reader.typed:
         raise RankwellError(f"the template {template.name} has no place for a type")
@@ -403,20 +399,14 @@ def _joined(pieces: Sequence[str]) -> str:
 MOST_WORDS = 24
 
 
-def write_explanations(
-    explanations: Sequence[Explanation],
-    out: Path,
-    view: View,
-    *,
-    words: int | None = None,
-) -> None:
-    """Write an explanation, and the one it is compared with, as JSON or as a picture of at most ``words`` words."""
+def write_explanations(explanations: Sequence[Explanation], out: Path, view: View) -> None:
+    """Write an explanation, and the one it is compared with, as JSON or as a picture."""
     drawn = [*explanations[1:], explanations[0]]
     if out.suffix.lower() == ".json":
         with atomic_text(out) as file:
             file.write(as_json(explanations, view) + "\n")
     else:
-        maps = attention_maps(drawn, view.layer, view.head, most=words or MOST_WORDS)
+        maps = attention_maps(drawn, view.layer, view.head)
         draw_attention(maps, out, title=f"{view}".capitalize())
 
 

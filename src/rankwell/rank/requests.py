@@ -157,7 +157,6 @@ class RerankRequest:
     windows: int | None = None
     stride: int | None = None
     aggregate: str | None = None
-    keep_tokens: bool | None = None
     cache: Path | None = None
     fuse: float | None = None
     blend: float | None = None
@@ -205,7 +204,7 @@ class RerankRequest:
         if self.hybrid is not None and self.run is not None:
             raise RankwellError("--hybrid finds the candidates for a question; a run has its own")
         self.shares  # noqa: B018  (raises)
-        names = ("types", "cache", "windows", "stride", "aggregate", "keep_tokens")
+        names = ("types", "cache", "windows", "stride", "aggregate")
         if self.model:
             kind = WORDS if self.words else kind_of(self.model)
             check_options(self.model, kind, **{name: getattr(self, name) for name in names}, **more)
@@ -258,10 +257,6 @@ class RerankRequest:
             return self
         return replace(self, computing=replace(computing, precision=ranker.engine.precision))  # type: ignore[arg-type]
 
-    def caches_tokens(self, texts: Texts, candidates: Run) -> bool:
-        """Whether to tokenise all documents and store the tokens."""
-        return worth_keeping(texts, candidates) if self.keep_tokens is None else self.keep_tokens
-
     def execute(
         self, workers: Callable[[RerankRequest], Reranker] | None = None, *, name: str = "rankwell"
     ) -> RunResult:
@@ -283,7 +278,7 @@ class RerankRequest:
 
             dense = DenseRanker(open_encoder(self.encoder or DEFAULT, replace(request.computing, device=device)))
         texts = open_texts(self.collection, candidates, self.columns)
-        if self.caches_tokens(texts, candidates):
+        if worth_keeping(texts, candidates):
             ranker.store_tokens(texts)
         scorer = ranker if workers is None else workers(request)
         begin = time.monotonic()

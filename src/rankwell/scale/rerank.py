@@ -26,7 +26,7 @@ from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.rank.pairs import groups_of_queries
 from rankwell.rank.requests import RerankRequest
-from rankwell.rank.texts import Texts, digest_texts, make_tokens, open_texts
+from rankwell.rank.texts import Texts, digest_texts, make_tokens, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
 from rankwell.scale.search import read_parts, write_part
 from rankwell.scale.workers import Cluster, for_workers
@@ -77,7 +77,7 @@ class RerankJob:
             write_part(Run({qid: candidates[qid] for qid in qids}), file)
 
         map_shards(parts, write, description="splitting the run")
-        if request.caches_tokens(texts, candidates):
+        if worth_keeping(texts, candidates):
             make_tokens(texts, Tokenizer.open(find_model(request.model)), stems=self._markers())
         reading = ("changes", "windows", "stride", "aggregate")
         config = {

@@ -134,7 +134,7 @@ def explain_answer(model: Model, query: str, document: str, type: str | None, bo
     """The explanation of a pair, with one attention map."""
     from rankwell.rank.explain import explain
 
-    explanation = explain(model.ranker, query, document, type, attention=body.attention, markers=body.markers)
+    explanation = explain(model.ranker, query, document, type, attention=body.attention)
     return {
         **explanation.as_dict(body.layer, body.head),
         "open": explanation.open_in(body.layer).astype(int).tolist(),

@@ -142,7 +142,6 @@ class Explain(Body):
         "mean", description="Attention head, or the mean over all."
     )
     attention: AttentionRule | None = Field(None, description="Attention rule. Default: the model's.")
-    markers: bool | None = Field(None, description="Whether to mark matching words. Default: as the model does.")
     links: int = Field(10, ge=0, le=100, description="Number of strongest links to return.")
 
 

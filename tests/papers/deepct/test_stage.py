@@ -21,9 +21,9 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.batch import Placer
-from rankwell.papers.deepct.model import load_token_weights
 from rankwell.papers.deepct.options import DeepctOptions
 from rankwell.papers.deepct.stage import TermRecall, TermWeightTask
+from rankwell.papers.deepct.weighing import load_token_weights
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step
 

@@ -18,7 +18,7 @@ from rankwell.models.checkpoints.folders import load_classifier, save_classifier
 from rankwell.papers.drbert.query_types import (  # noqa: E402
     ClassificationTask,
     Classifier,
-    confusion_on,
+    figures_on,
 )
 from rankwell.training.loop.task import Step  # noqa: E402
 from rankwell.training.recipe_reader import build_recipe  # noqa: E402
@@ -101,7 +101,7 @@ def test_it_learns_and_loads_again(fresh: Any, tmp_path: Path) -> None:
     task = ClassificationTask.of(questions(96, seed=3), fresh.tokenizer, max_length=32)
     held_out = questions(60, seed=4)
     test = ClassificationTask.of(held_out, fresh.tokenizer, max_length=32)
-    before = confusion_on(test, model, NAMES).accuracy
+    before = figures_on(test, model, NAMES)["accuracy"]
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     assert task.draw(0) == 96
     for number in range(120):
@@ -110,12 +110,12 @@ def test_it_learns_and_loads_again(fresh: Any, tmp_path: Path) -> None:
         items = np.random.default_rng(number).permutation(96)[:16]
         task.backward(model, items, slice(0, 16), make_step(4096))
         optimiser.step()
-    confusion = confusion_on(test, model, NAMES)
-    after = confusion.accuracy
+    figures = figures_on(test, model, NAMES)
+    after = figures["accuracy"]
     assert before < 0.6
     assert after > 0.85
     assert all(p.dtype == torch.float32 for p in model.parameters())  # measuring must not round what is trained
-    assert confusion.total == 60
+    assert figures["texts"] == 60
 
     save_classifier(tmp_path / "types", fresh, 32)
     labels, _ = Classifier.from_pretrained(tmp_path / "types", engine={"device": "cpu"}).predict(held_out.texts)
@@ -137,6 +137,7 @@ def test_the_loop_leaves_a_classifier_and_its_figures(tiny_checkpoint: Path, tmp
     labels, _ = classifier.predict(held_out.texts)
     right = np.mean(np.array(labels) == np.array(NAMES)[held_out.classes])
     assert figures["accuracy"] == pytest.approx(right)
+    assert figures["confusion"].keys() <= set(NAMES)
     assert sum(n for row in figures["confusion"].values() for n in row.values()) == figures["texts"] == 60
     assert (figures["steps"], figures["texts_cut"]) == (48, 0)
     assert (classifier.labels, classifier.reader.template.max_length) == (tuple(sorted(NAMES)), 64)

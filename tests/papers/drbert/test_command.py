@@ -58,13 +58,10 @@ def test_the_user_s_labels_win(types: Call) -> None:
     assert any(line.split()[0] == "animals" for line in printed)
 
 
-def test_check_prints_accuracy_and_confusion(types: Call) -> None:
+def test_check_prints_the_accuracy(types: Call) -> None:
     gold = write("gold.tsv", {"q1": "person", "q2": "numeric", "q3": "entity", "q4": "entity"})
     printed = types("--check", gold).out.splitlines()
-    assert "accuracy 0.5000 (4 texts)" in printed
-    assert [line.split() for line in printed if line.startswith("entity")] == [
-        ["entity", "0", "0", "1", "0", "1", "0.000"]
-    ]
+    assert printed[-1] == "accuracy 0.5000 (4 queries)"
     assert not list(Path().glob("types*"))  # without --out nothing is written
 
 

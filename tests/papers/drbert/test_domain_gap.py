@@ -12,7 +12,7 @@ from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.records import Document
 from rankwell.corpus.sources import resolve_documents
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.papers.drbert.domain_gap import count_words, fold, measure_domain_gap
+from rankwell.papers.drbert.pretrain import count_words, fold, measure_domain_gap
 from rankwell.sample import FOLDER
 
 # Words of the tiny vocabulary, but for bogue and insouciantly.

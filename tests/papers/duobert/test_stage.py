@@ -27,8 +27,8 @@ data, start = test_shared.data, test_shared.start
 
 
 def test_duo_compares_each_positive_with_each_negative_both_ways() -> None:
-    candidates = make((2, 3))
-    lists = draw_pairs(candidates, Plan(positives=2, negatives=2, weighting="top", per="query"), SEED, 0)
+    candidates = make((2, 2))
+    lists = draw_pairs(candidates, Plan(positives=2, negatives=2, per="query"), SEED, 0)
     assert lists.others is not None
     pairs = list(zip(lists.documents[0].tolist(), lists.others[0].tolist(), strict=True))
     assert set(pairs[:4]) == {(p, n) for p in (1, 6) for n in (11, 16)}

@@ -39,7 +39,7 @@ PLANS = st.builds(
     Plan,
     positives=st.integers(1, 4),
     negatives=st.integers(1, 12),
-    weighting=st.sampled_from(["uniform", "rank", "top"]),
+    weighting=st.sampled_from(["uniform", "rank"]),
     per=st.sampled_from(["positive", "query"]),
 )
 
@@ -103,12 +103,6 @@ def test_by_rank_the_rth_negative_has_the_weight_1_over_r() -> None:
     assert chisquare([found[pair] for pair in pairs], np.array(expected) * len(lists)).pvalue > 0.01
 
 
-def test_top_takes_the_first_ones_of_the_run() -> None:
-    candidates = make((1, 6))
-    for epoch in range(3):
-        assert draw(candidates, Plan(negatives=3, weighting="top"), SEED, epoch).documents.tolist() == [[1, 6, 11, 16]]
-
-
 def test_other_positives_are_drawn_alike_and_never_the_own_one() -> None:
     lists = draw(make(*[(4, 1)] * 6_000), Plan(positives=2, negatives=1), SEED, 0)
     own, other = ((lists.documents[:, column] - 1) // 5 - lists.queries * 5 for column in (0, 1))
@@ -138,7 +132,7 @@ def test_labels_can_be_grades() -> None:
     candidates = make((1, 2))
     candidates.grades[2] = 0
     graded = TrainingCandidates(**{**vars(candidates), "level": 2})
-    lists = draw(graded, Plan(negatives=2, weighting="top", labels="grade"), SEED, 0)
+    lists = draw(graded, Plan(negatives=2, labels="grade"), SEED, 0)
     assert lists.labels.tolist() == [[2, 0, 0]]
 
 
@@ -161,21 +155,6 @@ def test_folds_are_of_equal_size_and_random() -> None:
     for wrong in (1, 24):
         with pytest.raises(RankwellError, match=f"{wrong} folds for 23 queries"):
             split_folds(candidates, wrong, SEED)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"negatives": 0}, "negatives is 0, expected 1 or more"),
-        ({"positives": 0}, "positives is 0"),
-        ({"weighting": "hard"}, "weighting is 'hard', expected one of uniform, rank, top"),
-        ({"per": "list"}, "expected one of positive, query"),
-        ({"labels": "score"}, "expected one of relevance, grade"),
-    ],
-)
-def test_a_plan_is_checked(options: dict[str, object], problem: str) -> None:
-    with pytest.raises(RankwellError, match=problem):
-        Plan(**options)  # type: ignore[arg-type]
 
 
 def test_a_query_without_one_kind_is_named() -> None:

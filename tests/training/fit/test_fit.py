@@ -202,6 +202,9 @@ def test_the_report_begins_with_the_gain_over_bm25(
     page = (system.folder / "report.html").read_text()
     assert f"<h1>Search fitted to {sample.FOLDER.name}</h1>" in page
     assert page.index("over BM25, not fitted [") < page.index("Step by step")
+    counts = re.search(r"<p>(\d+) queries better, (\d+) equal, (\d+) worse\.</p>", page)
+    assert counts is not None
+    assert sum(map(int, counts.groups())) == system.card["queries"]["report"]
     assert "; not fitted: 0.6" in said
 
 

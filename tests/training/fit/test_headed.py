@@ -19,7 +19,7 @@ from rankwell.rank.system import System
 from rankwell.training.fit import ladder
 from rankwell.training.fit.fit import fit
 from rankwell.training.fit.parts import headed
-from rankwell.training.fit.rungs import TAUGHT, Step
+from rankwell.training.fit.rungs import Step
 
 WORDS = [f"{first}{second}" for first in ("ba", "de", "fi", "go", "lu") for second in "bcdfghjklmnpqrstvwxz"]
 
@@ -57,7 +57,7 @@ def test_a_system_is_fitted_to_titles_and_searches_documents_as_they_are(
 
 
 def test_the_small_system_has_the_documents_as_they_are_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda task: [Step(TAUGHT, "a small bi-encoder", perfect)])
+    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("taught", "a small bi-encoder", perfect, kind="beside")])
     monkeypatch.setattr(ladder, "is_larger", lambda below: True)
     said: list[str] = []
     fit(write(tmp_path / "data"), tmp_path / "system", queries_from="titles", device="cpu", say=said.append)

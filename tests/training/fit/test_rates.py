@@ -30,7 +30,7 @@ def test_a_step_trains_on_fewer_queries_where_the_time_is_short(tmp_path: Path) 
     folder = write_splits(tmp_path / "data", train=6000, dev=10)
     task = FitTask(str(folder), tmp_path / "system")
     assert len(task.parts.fit) == 4800
-    step = Step("s", "a step", perfect, lambda task, below: float(len(task.fit_part("s"))), trains=True)
+    step = Step("s", "a step", perfect, lambda task, below: float(len(task.fit_part("s"))), learns="weights")
     below: Any = None
     assert [(_seconds(task, step, below, left), task.samples.get("s")) for left in (6000, 3000, 1)] == [
         (4800.0, None),
@@ -87,7 +87,7 @@ def test_training_starts_from_the_best_encoder_that_fits_into_the_time(tmp_path:
     task = FitTask(str(write_splits(tmp_path / "data", train=300, dev=10)), tmp_path / "system")
     task.encoders |= {"small": 0.5, "large": 0.7, "middle": 0.6}
     cost = {"small": 1.0, "middle": 10.0, "large": 100.0}
-    step = Step("encoder", "a step", perfect, lambda task, below: cost[task.start], trains=True)
+    step = Step("encoder", "a step", perfect, lambda task, below: cost[task.start], learns="weights")
     below: Any = None
     assert [(_seconds(task, step, below, left), task.start) for left in (200, 50, 5, 0.5)] == [
         (100.0, "large"),

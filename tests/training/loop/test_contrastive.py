@@ -21,8 +21,7 @@ from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.encoder import Encoder
 from rankwell.models.heads import VectorModel
 from rankwell.models.spec import EncoderConfig
-from rankwell.training.data.pairs import RelevantDocuments, find_copies
-from rankwell.training.data.sampling import Lists
+from rankwell.training.data.sampling import Lists, RelevantDocuments, find_copies
 from rankwell.training.loop.contrastive import TextPairTask, in_batch_softmax
 from rankwell.training.loop.gradients import Gradients
 from rankwell.training.loop.task import Step

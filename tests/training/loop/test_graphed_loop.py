@@ -16,7 +16,7 @@ from rankwell.training.loop.loop import CollapseGuard, _Run
 from rankwell.training.options import TrainingOptions
 
 from ..conftest import WORDS
-from .test_loop import make_task, options, saver
+from .test_loop import LENGTH, make_task, options, saver
 
 pytest.importorskip("triton")
 
@@ -35,11 +35,9 @@ class FirstWords(nn.Module):
         return found
 
 
-def trained(
-    folder: Path, settings: TrainingOptions, *, graphed: bool, max_pairs: int | None
-) -> tuple[list[Tensor], _Run]:
+def trained(folder: Path, settings: TrainingOptions, *, graphed: bool) -> tuple[list[Tensor], _Run]:
     model = FirstWords()
-    task = make_task(Template(max_length=128), max_pairs=max_pairs)
+    task = make_task(Template(max_length=128))
     run = _Run(model, task, settings, folder, saver(model), 1, "cpu", "full", None, CollapseGuard(), "test")
     if graphed:
         blocks = Blocks(16, 16, 1, 1)
@@ -49,11 +47,11 @@ def trained(
     return [parameter.detach().clone() for parameter in model.parameters()], run
 
 
-@pytest.mark.parametrize("max_pairs", [None, 5])
-def test_a_graphed_run_comes_to_the_same_weights(tmp_path: Path, max_pairs: int | None) -> None:
-    settings = options(epochs=1)
-    expected, _ = trained(tmp_path / "plain", settings, graphed=False, max_pairs=max_pairs)
-    found, run = trained(tmp_path / "graphed", settings, graphed=True, max_pairs=max_pairs)
+@pytest.mark.parametrize("budget", [None, 5 * LENGTH])
+def test_a_graphed_run_comes_to_the_same_weights(tmp_path: Path, budget: int | None) -> None:
+    settings = options(epochs=1, budget=budget)
+    expected, _ = trained(tmp_path / "plain", settings, graphed=False)
+    found, run = trained(tmp_path / "graphed", settings, graphed=True)
     assert not torch.equal(expected[0], FirstWords().table.weight)
     # What adds the same to every document of a list, the head's bias and the tokens that all pairs have, has a gradient
     # of rounding alone, and Adam walks by that.

@@ -27,8 +27,11 @@ from rankwell.training.options import ValidatedOptions
 
 from ..conftest import SPECIAL, WORDS, Rows, make_model, pieces
 
+LENGTH = 11
+"""Tokens of each pair: two of the query, six of the document, three between them."""
 
-def make_task(template: Template, *, max_pairs: int | None = None, lists: int = 48, size: int = 4) -> RankingTask:
+
+def make_task(template: Template, *, lists: int = 48, size: int = 4) -> RankingTask:
     """Queries of two words; of the documents of a list only the first has the query's words in it."""
     random = np.random.default_rng(5)
     words = random.integers(10, 10 + WORDS, (lists, 2))
@@ -40,7 +43,7 @@ def make_task(template: Template, *, max_pairs: int | None = None, lists: int = 
     whole = Lists(np.arange(lists), np.arange(lists * size).reshape(lists, size), labels)
     loss = make_loss("listwise")
     reader = Reader(SimpleNamespace(special=SPECIAL, frame=None), template)  # type: ignore[arg-type]
-    return RankingTask(data, lambda epoch: whole, loss, reader, max_pairs=max_pairs)
+    return RankingTask(data, lambda epoch: whole, loss, reader)
 
 
 def options(**changes: object) -> ValidatedOptions:
@@ -80,9 +83,10 @@ def test_the_loss_falls_and_the_folder_has_everything(tmp_path: Path, template: 
 
 def test_the_gradient_cache_trains_to_the_same_weights(tmp_path: Path, template: Template) -> None:
     weights = []
-    for name, most in (("whole", None), ("few", 3)):
+    for name, budget in (("whole", None), ("few", 3 * LENGTH)):
         model = make_model()
-        train(model, make_task(template, max_pairs=most), options(), tmp_path / name, save=saver(model), device="cpu")
+        how = options(budget=budget)
+        train(model, make_task(template), how, tmp_path / name, save=saver(model), device="cpu")
         weights.append(model.state_dict())
     assert_alike(*weights)
 
@@ -166,15 +170,15 @@ import os, signal, sys, threading, time
 from pathlib import Path
 from types import SimpleNamespace
 sys.path.insert(0, {root!r})
-from tests.training.loop.test_loop import make_model, make_task, options, saver
+from tests.training.loop.test_loop import LENGTH, make_model, make_task, options, saver
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
 from rankwell.training.loop.loop import train
 
 def run(folder, dropout, epochs):
     model = make_model(dropout=dropout)
-    task = make_task(Template("mono", max_length=48, max_query=16), max_pairs=20)
-    how = options(epochs=epochs, save_every=3, running_mean=0.9)
+    task = make_task(Template("mono", max_length=48, max_query=16))
+    how = options(epochs=epochs, save_every=3, running_mean=0.9, budget=20 * LENGTH)
     train(model, task, how, Path(folder), save=saver(model), device="cpu")
 """
 
@@ -234,10 +238,8 @@ def test_two_processes_have_the_loss_curve_of_one(tmp_path: Path, template: Temp
     done = subprocess.run(launch, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     model = make_model()
-    changes = {"epochs": 3, "save_every": 3, "running_mean": 0.9}
-    train(
-        model, make_task(template, max_pairs=20), options(**changes), tmp_path / "one", save=saver(model), device="cpu"
-    )
+    changes = {"epochs": 3, "save_every": 3, "running_mean": 0.9, "budget": 20 * LENGTH}
+    train(model, make_task(template), options(**changes), tmp_path / "one", save=saver(model), device="cpu")
     curves = [[line["loss"] for line in metrics(tmp_path / name) if "loss" in line] for name in ("one", "two")]
     assert len(curves[0]) > 3
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)

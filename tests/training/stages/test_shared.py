@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import rankwell.sample
-from rankwell.core.errors import InputError, RankwellError
-from rankwell.papers.drbert import denoise, pretrain
+from rankwell.core.errors import RankwellError
+from rankwell.papers.drbert import denoise
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import TrainingCandidates
 from rankwell.training.recipe import Recipe
@@ -140,21 +140,6 @@ def test_a_vocabulary_without_a_mask_is_refused_before_training(data: Path, star
     with pytest.raises(RankwellError, match=r"the vocabulary has no \[MASK\]"):
         run(data, tmp_path / "start", tmp_path / "out")
     assert not (tmp_path / "out" / "stages").exists()
-
-
-def test_documents_can_be_left_out_of_pre_training(data: Path, start: Path, tmp_path: Path) -> None:
-    ids = [line.split("\t")[0] for line in (data / "collection.tsv").read_text(encoding="utf-8").splitlines()]
-    (data / "test-articles.txt").write_text("\n".join([*ids[:5], ids[7]]) + "\n", encoding="utf-8")
-    only = {f"stages.{stage}": "off" for stage in ("pointwise", "denoise", "listwise")}
-    changes = {**only, "stages.pretrain.max_steps": 1, "stages.pretrain.leave_out": "test-articles.txt"}
-    trained, _ = run(data, start, tmp_path / "fewer", **changes)
-    (done,) = trained.work.done
-    documents = pretrain._documents(done.work, done.stage.options)
-    assert documents.tolist() == [5, 6, *range(8, len(ids))]
-    assert done.result.figures["held-out MLM loss"] > 1  # held out by default
-    (data / "test-articles.txt").write_text(f"{ids[0]}\nP999\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"test-articles\.txt, line 2: document 'P999' is not in the collection"):
-        run(data, start, tmp_path / "unknown", **changes)
 
 
 def test_the_audit_lists_what_was_dropped(trained: tuple[Path, Trained]) -> None:

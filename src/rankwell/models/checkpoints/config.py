@@ -127,7 +127,7 @@ RECORD = "export.json"
 GRAPHS: dict[Backend, str] = {"onnx": "model.onnx", "openvino": "model.xml"}
 FIXED = ("attention", "attention_layers", "apart", "similarity", "head", "pooler")
 """The parts of a ranker's configuration that are fixed in the graph."""
-PRECISIONS: dict[Backend, tuple[ExportPrecision, ...]] = {"onnx": ("fp32", "int8"), "openvino": ("fp32", "int8", "f16")}
+PRECISIONS: dict[Backend, tuple[ExportPrecision, ...]] = {"onnx": ("fp32", "int8"), "openvino": ("fp32", "f16")}
 
 
 class ExportRecord(BaseModel):

@@ -172,13 +172,13 @@ def export_model(
     """Write the checkpoint ``source`` as the folder ``out``, which must not exist yet.
 
     ``precision``: onnx in fp32 or int8 (products of int8 weights, one scale per column, with activations quantised as
-    they come), openvino in fp32, in int8 likewise, or in f16 (16-bit weights, computed as the processor prefers).
+    they come), openvino in fp32 or in f16 (16-bit weights, computed as the processor prefers).
     ``reduced_range`` limits int8 weights to 7 bits, which x86 processors without VNNI need; ``None`` decides by this
     machine's processor.
     ``changes`` are those of :func:`~rankwell.models.checkpoints.folders.load_checkpoint`.
     """
     check_precision(backend, precision)
-    packages = _packages(backend, precision)
+    packages = _packages(backend)
     source, out = find_model(source), Path(out)
     if out.exists():
         raise RankwellError(f"{out} exists already")
@@ -350,13 +350,11 @@ def _check_openvino(model: ForeignGrid, traced: Path, source: Path) -> None:
         raise RankwellError(f"{source}: {problem}; export it for onnx")
 
 
-def _packages(backend: Backend, precision: ExportPrecision) -> dict[str, str]:
+def _packages(backend: Backend) -> dict[str, str]:
     """The versions of the packages that make the graph. Raises if one is missing."""
     import importlib.util
 
-    names: tuple[str, ...] = () if backend == "onnx" else ("openvino",)
-    if backend == "onnx" or precision == "int8":  # which ONNX Runtime quantises for both
-        names = (*names, "onnx", "onnxruntime")
+    names = ("onnx", "onnxruntime") if backend == "onnx" else ("openvino",)
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise MissingExtraError(name, "onnx", f"exporting for {backend}")

@@ -73,10 +73,8 @@ class SdnetTask(ListTask):
         table: WordTable,
         draw: Callable[[int], Lists],
         loss: Loss,
-        *,
-        max_pairs: int | None = None,
     ):
-        super().__init__(draw, loss, max_pairs=max_pairs)
+        super().__init__(draw, loss)
         self._queries, self._passages, self._table = queries, passages, table
 
     def pairs(self, lists: Lists, step: Step) -> tuple[NDArray[np.int64], Callable[[nn.Module, slice], Tensor]]:
@@ -165,7 +163,7 @@ def run(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> StageResu
     queries = _training_queries(work, encoder, candidates.qids, folder)
     lists = partial(draw, candidates, options.plan(), work.seed)
     loss = make_loss(options.loss, **options.loss_options)
-    task = SdnetTask(queries, passages, table, lists, loss, max_pairs=options.max_pairs_in_memory)
+    task = SdnetTask(queries, passages, table, lists, loss)
     model = new_sdnet(_config(work, options, encoder, table, vectors, tagger), work.seed)
     make_ranker = partial(SdnetRanker, encoder=encoder, table=table, tagger=tagger)
     guard = CollapseGuard(loss.chance(torch.from_numpy(lists(0).labels)))

@@ -5,7 +5,6 @@ The weight of a term in a passage is the share of the passage's queries that con
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,17 +23,19 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
-from rankwell.papers.deepct.model import TokenWeightModel, load_token_weights, save_token_weights
 from rankwell.papers.deepct.options import DeepctOptions
 from rankwell.papers.deepct.page import WeighedText, write_terms_page
 from rankwell.papers.deepct.weighing import (
     STEM_BITS,
     PassageWindows,
     TermWeigher,
+    TokenWeightModel,
     WeighJob,
     WeightOptions,
     lay_out_passages,
+    load_token_weights,
     read_shards,
+    save_token_weights,
     weigh_texts,
 )
 from rankwell.retrieve.index import Index
@@ -179,16 +180,11 @@ def run(work: Work, stage: RecipeStage[DeepctOptions], folder: Path) -> StageRes
     outcome = train(model, task, options, folder, save=save, description="term weights", **work.computing)
     device = str(next(model.parameters()).device)
     scaling = WeightOptions(options.scaling, options.scale)
-    begin = time.monotonic()
     store = work.data.collection.store
-    todo = len(Shards(folder / "weights", len(store), options.shard).pending())
     shards = do(WeighJob(store.folder, folder / "model", folder / "weights", scaling, device, options.shard))
-    seconds = time.monotonic() - begin
     if process_number() > 0:
         return StageResult()
     figures = {**outcome.figures(), "passages with queries": len(recall), "max_length": options.max_length}
-    if todo == len(shards):
-        figures["passages weighed per second"] = round(len(store) / max(seconds, 1e-9), 1)
     terms = total = 0.0
     for document in read_shards(shards):
         terms, total = terms + len(document.weights), total + sum(document.weights.values())

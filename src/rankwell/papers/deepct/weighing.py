@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankwell.core.arrays import Rows, pack_strings
 from rankwell.core.errors import InputError, RankwellError
@@ -36,10 +36,69 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.describe import describe
+from rankwell.models.checkpoints.folders import (
+    encoder_settings,
+    fill_if_present,
+    label_settings,
+    load_bert,
+    write_folder,
+)
 from rankwell.models.checkpoints.names import find_model, model_digest
+from rankwell.models.checkpoints.tensors import encoder_tensors
 from rankwell.models.compute import CPU_BUDGET, Compute
-from rankwell.papers.deepct.model import TokenWeightModel, load_token_weights
+from rankwell.models.encoder import Encoder
+from rankwell.models.heads import seeded
+from rankwell.models.layout import Layout, Packed
 from rankwell.rank.requests import check_output, enrich
+
+# BERT with a weight for each token, and its folders
+
+
+class TokenWeightModel(nn.Module):
+    """A weight for each token (DeepCT): one linear output, and no sigmoid."""
+
+    def __init__(self, encoder: Encoder):
+        super().__init__()
+        self.encoder = encoder
+        self.dropout = nn.Dropout(encoder.config.hidden_dropout_prob)
+        self.head = nn.Linear(encoder.config.hidden_size, 1)
+        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
+        """The weights of all tokens (T,). The head is always computed in 32 bits."""
+        states: Tensor = self.encoder(tokens, segments, positions, layout, first_only=False)
+        with torch.autocast(states.device.type, enabled=False):
+            weight, bias = self.head.weight.float(), self.head.bias.float()
+            return nn.functional.linear(self.dropout(states.float()), weight, bias)[:, 0]
+
+
+def load_token_weights(folder: str | Path, *, seed: int = 0) -> tuple[TokenWeightModel, Tokenizer]:
+    """A BERT that weighs tokens, with the folder's head if it has one, else a new one."""
+    folder = find_model(folder)
+    encoder, tensors, tokenizer = load_bert(folder, "token weights")
+    with seeded(seed):
+        model = TokenWeightModel(encoder)
+    if "BertForTokenClassification" in describe(folder).architectures:
+        outputs = len(tensors["classifier.weight"]) if "classifier.weight" in tensors else 0
+        if outputs != 1:
+            raise InputError(folder, None, f"{outputs} outputs per token, expected one")
+        fill_if_present(model.head, "classifier", tensors, folder)
+    return model.eval(), tokenizer
+
+
+def save_token_weights(
+    folder: str | Path, model: TokenWeightModel, tokenizer: Tokenizer, max_length: int | None = None
+) -> None:
+    """Write a folder that transformers loads as BertForTokenClassification; it must not exist yet."""
+    tensors = encoder_tensors(model.encoder)
+    tensors |= {f"classifier.{kind}": value for kind, value in model.head.state_dict().items()}
+    description = {**encoder_settings(model.encoder, "BertForTokenClassification"), **label_settings(["weight"])}
+    write_folder(folder, tensors, description, tokenizer, max_length)
+
+
+# The weights of terms
+
 
 STEM_BITS = 31
 """A stem's number has at most this many bits, so that row and stem fit in one integer."""
@@ -211,36 +270,18 @@ def find_weigher(model: str | Path) -> Path:
 class TermWeigher:
     """A trained model that weighs the words of passages, on one device.
 
-    ``max_length`` is the maximum length of a window; for the other options see
+    ``max_length`` is the maximum length of a window; other options are those of
     :class:`~rankwell.models.compute.Compute`.
     """
 
-    def __init__(
-        self,
-        model: TokenWeightModel,
-        tokenizer: Tokenizer,
-        *,
-        max_length: int | None = None,
-        device: str | None = None,
-        dtype: torch.dtype | None = None,
-        budget: int | None = None,
-        packed: bool | None = None,
-    ):
+    def __init__(self, model: TokenWeightModel, tokenizer: Tokenizer, *, max_length: int | None = None, **options: Any):
         config = model.encoder.config
         limit = config.max_position_embeddings
         self.max_length = max_length or min(limit, tokenizer.max_length or MAX_LENGTH)
         if not 8 <= self.max_length <= limit:
             raise RankwellError(f"max_length is {self.max_length} tokens; this model takes 8 to {limit}")
         self.model, self.tokenizer = model, tokenizer
-        self._compute = Compute(
-            model,
-            model.encoder,
-            device=device,
-            dtype=dtype,
-            budget=budget,
-            packed=packed,
-            cpu_budget=2 * CPU_BUDGET,
-        )
+        self._compute = Compute(model, model.encoder, cpu_budget=2 * CPU_BUDGET, **options)
         self.device = self._compute.device
         segments = config.type_vocab_size
         self._reader = Reader.of_texts(tokenizer, self.max_length, windows=Windows(), segments=segments)

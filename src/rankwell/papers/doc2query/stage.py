@@ -6,7 +6,6 @@ After a stage that left term weights (``weights/shard-*``), the queries are adde
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -178,17 +177,11 @@ def run(work: Work, stage: RecipeStage[Doc2queryOptions], folder: Path) -> Stage
     options = stage.options
     train_queries, tune_queries = hold_out(work.data.train.queries, options.tune_queries, work.seed)
     trained, device = _train_writer(work, options, folder, train_queries, tune_queries)
-    begin, store = time.monotonic(), work.data.collection.store
-    todo = len(Shards(folder / "shards", len(store), options.shard).pending())
     shards = _expand(work, options, folder, device)
-    seconds = time.monotonic() - begin
     if process_number() > 0:
         return StageResult()
     shards.join(folder / EXPANSIONS)
-    figures = dict(trained)
-    if todo == len(shards):
-        figures["passages expanded per second"] = round(len(store) / max(seconds, 1e-9), 1)
-    figures |= count_expansions(iter(store), folder / EXPANSIONS)
+    figures = trained | count_expansions(iter(work.data.collection.store), folder / EXPANSIONS)
     weighing = _weighing_stage(work)
     grid: TuningOptions = weighing.stage.options if weighing else options  # weighted terms need another k1
     figures |= tune_first_stage(work, _index(work, folder, weighing), tune_queries, grid, folder)

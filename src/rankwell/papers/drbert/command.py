@@ -31,7 +31,7 @@ def types(
     ] = None,
     check: Annotated[
         Path | None,
-        typer.Option("--check", help="Gold labels (qid, tab, label); prints accuracy and a confusion matrix."),
+        typer.Option("--check", help="Gold labels (qid, tab, label); prints the accuracy."),
     ] = None,
     device: Device = None,
     id_field: IdField = None,
@@ -56,7 +56,6 @@ def types(
     from rankwell.corpus.formats import read_queries, read_types, write_types
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.query_types import QUERY_TYPES, rule_type
-    from rankwell.evaluation.breakdowns import NO_LABEL, Confusion
 
     needs(context, {"device": "model"})
     records = read_queries(queries, Columns(id_field, text_field))
@@ -86,9 +85,10 @@ def types(
         write_types(labelled, out)
     told = partial(print, file=reports(out))
     told(f"{out or queries}: {len(labelled):,} of {len(records):,} queries have a type")
-    counts = Counter(typed[query.qid] or NO_LABEL for query in records)
+    counts = Counter(typed[query.qid] or "none" for query in records)
     width = max(map(len, counts))
     for label in sorted(counts, key=lambda label: order.index(label) if label in order else len(order)):
         told(f"  {label.ljust(width)}  {counts[label]:>9,}  {counts[label] / len(records):6.1%}")
     if gold:
-        told(Confusion.of([*gold.values()], (typed[qid] for qid in gold), order))
+        right = sum(typed[qid] == label for qid, label in gold.items())
+        told(f"accuracy {right / len(gold):.4f} ({len(gold):,} queries)")

@@ -30,11 +30,6 @@ class PretrainOptions(TrainingOptions):
         description="Share of the passages, at most 10,000, that are held out to measure the model on: MLM loss, MLM "
         "accuracy and NSP accuracy; 0: none.",
     )
-    leave_out: Annotated[str | None, Meaning.DATA_FILE] = Field(
-        default=None,
-        description="File of document ids, one per line, that are neither trained nor measured on, such as those of "
-        "test articles; none: all documents are used.",
-    )
 
 
 @STAGE_OPTIONS.register("classify")

@@ -8,6 +8,7 @@ These are the inputs of transformers' ``BertForSequenceClassification``, so a ch
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,6 @@ from torch.nn import functional
 from rankwell.core.progress import track
 from rankwell.corpus.formats.texts import LabelledTexts, read_labelled
 from rankwell.corpus.query_types import TYPE_SOURCES
-from rankwell.evaluation.breakdowns import Confusion
 from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import TruncationReport
@@ -172,14 +172,16 @@ class ClassificationTask(Task):
         return backward_chunks(sequences.lengths(), figures, step, ("loss", "accuracy"))
 
 
-def confusion_on(task: ClassificationTask, model: nn.Module, names: tuple[str, ...]) -> Confusion:
-    """Which class of a task's texts a model takes for which."""
+def figures_on(task: ClassificationTask, model: nn.Module, names: tuple[str, ...]) -> dict[str, Any]:
+    """Accuracy on a task's texts, and which class a model takes for which: ``confusion[true][predicted]``."""
     device = str(next(model.parameters()).device)
     # fp32: an engine converts the model it is given, and this one's weights are still to be trained.
     engine = TorchEngine(model, "full", device=device, dtype=torch.float32)  # type: ignore[arg-type,unused-ignore]
-    classes = engine.logits(task.sequences).argmax(axis=1)
-    truth, predicted = ([names[n] for n in numbers] for numbers in (task.classes, classes))
-    return Confusion.of(truth, predicted, names)
+    found = engine.logits(task.sequences).argmax(axis=1)
+    confusion: dict[str, dict[str, int]] = {}
+    for (true, predicted), count in sorted(Counter(zip(task.classes.tolist(), found.tolist(), strict=True)).items()):
+        confusion.setdefault(names[true], {})[names[predicted]] = count
+    return {"accuracy": float((found == task.classes).mean()), "texts": len(found), "confusion": confusion}
 
 
 def check(work: Work, stage: RecipeStage[ClassifyOptions]) -> None:
@@ -203,7 +205,7 @@ def run(work: Work, stage: RecipeStage[ClassifyOptions], folder: Path) -> StageR
 
     def accuracy(model: nn.Module) -> dict[str, float]:
         assert held_out is not None
-        return {"accuracy": confusion_on(held_out, model, texts.names).accuracy}
+        return {"accuracy": figures_on(held_out, model, texts.names)["accuracy"]}
 
     task = lay_out(texts, report=truncation)
     save = partial(save_classifier, classifier=classifier, max_length=options.max_length)
@@ -216,7 +218,7 @@ def run(work: Work, stage: RecipeStage[ClassifyOptions], folder: Path) -> StageR
     }
     if held_out is not None:
         saved = load_classifier(folder / "model").model.to(next(model.parameters()).device)
-        figures |= confusion_on(held_out, saved, texts.names).as_dict()
+        figures |= figures_on(held_out, saved, texts.names)
     return StageResult(folder / "model", figures=figures)
 
 

@@ -1,4 +1,4 @@
-"""The engines of exported models, on the CPU: ONNX Runtime (fp32 or int8) and OpenVINO (fp32, int8 or f16).
+"""The engines of exported models, on the CPU: ONNX Runtime (fp32 or int8) and OpenVINO (fp32 or f16).
 
 OpenVINO computes fp32 in fp32, and f16 in what the processor does best: bf16 with AMX, f16 on ARM, else fp32. Never
 imports torch.

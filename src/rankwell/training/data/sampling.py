@@ -7,14 +7,15 @@ pairwise training and triples are lists too: what differs is the loss.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import Rows
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.records import Query
+from rankwell.corpus.records import Qrels, Query
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
@@ -87,14 +88,9 @@ class TrainingSet:
 
 KEYS_AT_A_TIME = 2**21
 
-Weighting = Literal["uniform", "rank", "top"]
+Weighting = Literal["uniform", "rank"]
 Per = Literal["positive", "query"]
 Labels = Literal["relevance", "grade"]
-_CHOICES = {
-    "weighting": ("uniform", "rank", "top"),
-    "per": ("positive", "query"),
-    "labels": ("relevance", "grade"),
-}
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ class Plan:
 
     ``positives`` and ``negatives``   N⁺ and N⁻
     ``weighting``                     of a query's negatives: ``uniform``; ``rank``, the r-th of them with weight 1/r,
-                                      so that hard ones come more often; ``top``, always the first ones
+                                      so that hard ones come more often
     ``per``                           a list for each ``positive`` (it is the first of its list), or one for each
                                       ``query`` (the first is drawn)
     ``labels``                        ``relevance`` (1 or 0) or the ``grade`` (unjudged: 0)
@@ -114,14 +110,6 @@ class Plan:
     weighting: Weighting = "uniform"
     per: Per = "positive"
     labels: Labels = "relevance"
-
-    def __post_init__(self) -> None:
-        for name in ("positives", "negatives"):
-            if getattr(self, name) < 1:
-                raise RankwellError(f"{name} is {getattr(self, name)}, expected 1 or more of them in a list")
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise RankwellError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(known)}")
 
 
 def draw(candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int) -> Lists:
@@ -194,8 +182,8 @@ def _choose(
     Each number gets the key e/w with e exponential and w its weight; those with the smallest keys are an exact weighted
     sample without replacement (Efraimidis and Spirakis), in the order they would have been drawn.
     """
-    if weighting == "top" or not count:
-        return np.tile(np.arange(count), (len(sizes), 1))
+    if not count:
+        return np.empty((len(sizes), 0), np.int64)
     sample = np.empty((len(sizes), count), np.int64)
     step = max(1, KEYS_AT_A_TIME // max(1, int(sizes.max(initial=0))))
     for begin in range(0, len(sizes), step):
@@ -228,3 +216,68 @@ def _labels(candidates: TrainingCandidates, plan: Plan) -> NDArray[np.float32]:
     if plan.labels == "relevance":
         return candidates.relevant.astype(np.float32)
     return np.maximum(candidates.grades, 0).astype(np.float32)
+
+
+# Pairs of a query and a relevant document, and which documents of a batch are no negatives of a query
+
+
+@dataclass(frozen=True, eq=False)
+class RelevantDocuments:
+    """The relevant documents of each training query, by number, end to end: query ``q`` ends at ``ends[q]``.
+
+    ``copy_of`` maps documents to another one with the same text, which stands for all of them.
+    """
+
+    documents: Rows
+    ends: Rows
+    copy_of: Mapping[int, int]
+
+    @classmethod
+    def of(cls, qids: Sequence[str], qrels: Qrels, source: StoredTokens, level: int = 1) -> RelevantDocuments:
+        """The documents judged at least ``level`` for each of these queries; ``source`` has their texts."""
+        judged = [[docid for docid, grade in qrels.get(qid, {}).items() if grade >= level] for qid in qids]
+        documents = source.numbers([docid for docids in judged for docid in docids])
+        ends = np.cumsum([len(docids) for docids in judged], dtype=np.int64)
+        return cls(documents, ends, find_copies(documents, source))
+
+    def knowing(self, copy_of: Mapping[int, int]) -> RelevantDocuments:
+        """The same with these copies."""
+        return replace(self, copy_of=copy_of)
+
+    def pairs(self) -> Lists:
+        """Every pair of a query and a relevant document, as lists of one document."""
+        queries = np.repeat(np.arange(len(self.ends)), np.diff(self.ends, prepend=0))
+        return Lists(queries, self.documents[:, None], np.ones((len(queries), 1), np.float32))
+
+    def ignored(self, queries: Rows, documents: Rows) -> NDArray[np.bool_]:
+        """Which documents (M,) are relevant to which queries (B,), or copies of such documents: (B, M)."""
+        columns = self._originals(documents)
+        order = np.argsort(columns, kind="stable")
+        ranked = columns[order]
+        lengths = np.diff(self.ends, prepend=0)[queries]
+        begins = self.ends[queries] - lengths
+        rows = np.repeat(np.arange(len(queries)), lengths)
+        places = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        wanted = self._originals(self.documents[places])
+        first, last = np.searchsorted(ranked, wanted), np.searchsorted(ranked, wanted, side="right")
+        ignored = np.zeros((len(queries), len(documents)), np.bool_)
+        for row, begin, end in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
+            if begin < end:
+                ignored[row, order[begin:end]] = True
+        return ignored
+
+    def _originals(self, documents: Rows) -> Rows:
+        return np.array([self.copy_of.get(number, number) for number in documents.tolist()], np.int64)
+
+
+def find_copies(documents: Rows, source: StoredTokens) -> dict[int, int]:
+    """The documents that have the same tokens as an earlier one, each with that one."""
+    numbers = np.unique(documents)
+    pieces = source.at(numbers)
+    earlier: dict[bytes, int] = {}
+    copies = {}
+    for number, begin, end in zip(numbers.tolist(), pieces.begins.tolist(), pieces.ends.tolist(), strict=True):
+        original = earlier.setdefault(pieces.ids[begin:end].tobytes(), number)
+        if original != number:
+            copies[number] = original
+    return copies

@@ -28,10 +28,8 @@ from pydantic import ValidationError
 from rankwell.core.arrays import Values
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.corpus.datasets import IRDS_PREFIXES
-from rankwell.evaluation.breakdowns import Groups, query_differences
-from rankwell.evaluation.compare import Comparison
+from rankwell.evaluation.breakdowns import Groups
 from rankwell.evaluation.evaluate import Evaluation
-from rankwell.plots.curves import draw_differences
 from rankwell.training.data.prepare import Prepared, prepare
 from rankwell.training.experiments.claims import claims_table, write_values
 from rankwell.training.experiments.tables import (
@@ -40,7 +38,6 @@ from rankwell.training.experiments.tables import (
     Measured,
     compare_variants,
     draw_axis,
-    draw_table,
     file_name,
     query_groups,
     write_tables,
@@ -499,8 +496,8 @@ class _Scoreboard:
         outcome = ExperimentTables(compared, self.failures, notes, claims)
         if process_number() == 0:
             write_tables(self.out, outcome)
-            if last:
-                self._draw(outcome, measured)
+            if last and suite.axis is not None:
+                self._draw(suite.axis, measured)
         self.written = time.monotonic()
         return outcome
 
@@ -518,25 +515,10 @@ class _Scoreboard:
             path = self.out / f"values.{file_name(label)}.{file_name(measure)}.csv.gz"
             write_values(path, qids, self._rows(label, measure))
 
-    def _draw(self, outcome: ExperimentTables, measured: Mapping[str, Measured]) -> None:
-        axis = self.experiment.suite.axis
+    def _draw(self, axis: str, measured: Mapping[str, Measured]) -> None:
         with suppress(MissingExtraError):  # plots are optional
-            for label, compared in outcome.compared.items():
-                name = "table.png" if label == DEV else f"table.{file_name(label)}.png"
-                draw_table(compared, measured[label], self.out / name)
             for column, recipes in self.experiment.columns.items():
-                label = label_of(DEV, column)
-                if label in measured:
+                if (label := label_of(DEV, column)) in measured:
+                    values = _axis_values(recipes, axis, self.out)
                     suffix = f".{file_name(column)}" if column else ""
-                    if axis is not None:
-                        values = _axis_values(recipes, axis, self.out)
-                        draw_axis(values, measured[label], axis, self.out / f"axis{suffix}.png")
-                    self._draw_differences(outcome.compared[label].comparison, self.out / f"differences{suffix}")
-
-    def _draw_differences(self, comparison: Comparison, folder: Path) -> None:
-        """Each query's difference from the baseline, a picture a variant."""
-        for name in comparison.evaluations:
-            if name not in (FIRST_STAGE, comparison.baseline):
-                gaps = [gap for _, gap in query_differences(comparison, name, self.measures[0])]
-                title = f"{name} against {comparison.baseline}"
-                draw_differences(gaps, folder / f"{file_name(name)}.png", title=title, measure=str(self.measures[0]))
+                    draw_axis(values, measured[label], axis, self.out / f"axis{suffix}.png")

@@ -31,7 +31,6 @@ from rankwell.evaluation.tables import (
     name_cell,
     query_table,
 )
-from rankwell.evaluation.tables import mark as significance_mark
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.names import find_model
 from rankwell.plots.pictures import new_picture, save_picture
@@ -144,7 +143,7 @@ def _table(compared: Compared) -> Table:
         cells = [name_cell(name), Cell(compared.seeds[name], str(compared.seeds[name]))]
         for place, measure in enumerate(comparison.measures):
             value, deviation = figures[str(measure)], compared.deviations[name][str(measure)]
-            sign = significance_mark(comparison, name, measure)
+            sign = mark(comparison, name, measure)
             cells.append(figure_cell(measure, value, sign, value == best[str(measure)]))
             cells.append(Cell(deviation, "" if deviation is None else f"{deviation:.4f}"))
             if place == 0:  # of the others, results.json has them: the table must fit a page
@@ -228,46 +227,6 @@ def _types(recipe: Recipe, dataset: Dataset, split: Split, pool: Path, device: s
     if not types:
         raise RankwellError(f"{dataset.name}: no query of the split {split.name!r} has a type to group by")
     return types
-
-
-# An experiment's pictures
-
-
-BETTER, WORSE, ALIKE = "#2a6f97", "#c1554a", "#8a8a8a"
-ROW = 0.26
-"""Inches of a variant's line."""
-
-
-def draw_table(compared: Compared, measured: Measured, path: Path) -> None:
-    """The first measure of each variant: the mean, its 95 % interval over queries, and each seed.
-
-    Blue is better than the baseline, red worse, by the table's own test; grey may be chance.
-    """
-    comparison = compared.comparison
-    measure, names = comparison.measures[0], list(comparison.mean)
-    figure, axes = new_picture("drawing an experiment", 6.2, 0.9 + ROW * len(names))
-    reference = comparison.mean[comparison.baseline][str(measure)]
-    axes.axvline(reference, color="black", linewidth=0.6, linestyle=(0, (4, 3)))
-    for row, name in enumerate(names):
-        mean = comparison.mean[name][str(measure)]
-        differs = name != comparison.baseline and bool(mark(comparison, name, measure))
-        colour = "black" if name == comparison.baseline else ALIKE
-        if differs:
-            colour = BETTER if mean > reference else WORSE
-        axes.plot(compared.intervals[name][str(measure)], (row, row), color=colour, linewidth=1.4)
-        axes.plot(mean, row, "o", color=colour, markersize=5)
-        seeds = [evaluation.mean[str(measure)] for evaluation in measured[name]]
-        if len(seeds) > 1:
-            axes.plot(seeds, np.full(len(seeds), row + 0.3), "|", color=colour, markersize=4)
-        axes.annotate(f"{mean:.3f}", (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=8)
-    axes.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    ticks = " ticks: seeds;" if any(len(measured[name]) > 1 for name in names) else ""
-    axes.set_xlabel(f"{measure}, 95 % over queries;{ticks} dashed: {comparison.baseline}", fontsize=8)
-    axes.grid(axis="x", color="#e4e4e4", linewidth=0.6)
-    axes.set_axisbelow(True)
-    save_picture(figure, path)
 
 
 def draw_axis(values: Mapping[str, float], measured: Measured, axis: str, path: Path) -> None:

@@ -39,7 +39,6 @@ from rankwell.training.fit.rungs import (
     BASE,
     DEFAULT_SHARE,
     ENGINE,
-    TAUGHT,
     TEXTS,
     Rung,
     Step,
@@ -114,7 +113,7 @@ class Climb:
     @property
     def small(self) -> Rung | None:
         """The small bi-encoder that a larger one taught, if that was done: it is saved as a system of its own."""
-        return next((rung for rung in self.rungs if rung.step.name == TAUGHT), None)
+        return next((rung for rung in self.rungs if rung.step.kind == "beside"), None)
 
     @property
     def base(self) -> Rung:
@@ -167,7 +166,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
         rung = _try_rung(task, clock, step, stands_on, best, say)
         if step.name == ANALYSER and isinstance(rung, Rung) and _judged(task, rung, own).kept:
             rung = _adopt(task, rung)
-        if isinstance(rung, Rung) and rung.kept and step.trains and tuned is not None:
+        if isinstance(rung, Rung) and rung.kept and step.learns == "weights" and tuned is not None:
             # Training tunes settings, too: it has to gain more than they do alone.
             against = _judged(task, rung, tuned)
             rung = rung if against.kept else against
@@ -180,7 +179,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
             task.encoders[step.model], _ = interval_of(task.parts.judged.head(rung.count), rung.run, task.measure)
         if step.name == "tuned" and not rung.kept:
             tuned = rung
-        beats_tuned = not step.trains or tuned is None or _judged(task, rung, tuned).kept
+        beats_tuned = step.learns != "weights" or tuned is None or _judged(task, rung, tuned).kept
         if step.kind == "search" and beats_tuned and _judged(task, rung, own).kept:
             own = rung
         if step.kind != "rerank" and beats_tuned and _judged(task, rung, below).kept:
@@ -202,7 +201,7 @@ def _is_needless(step: Step, below: Rung, tried: Sequence[Rung | Skipped]) -> bo
     """Whether nothing is to be gained: a step made this list or was tried on it, is poor, or its vectors are stored."""
     if step.name == TEXTS and any(isinstance(rung, Rung) and rung.step.name.startswith("hybrid") for rung in tried):
         return True
-    if step.name == TAUGHT and not is_larger(below):
+    if step.kind == "beside" and not is_larger(below):
         return True
     before = next((rung for rung in reversed(tried) if rung.step.name == step.name), None)
     if isinstance(before, Rung):
@@ -273,7 +272,7 @@ def _seconds(task: FitTask, step: Step, below: Rung, left: float) -> float:
         while step.name == "encoder" and seconds > left and len(task.encoders) > 1:
             del task.encoders[task.start]
             seconds = step.seconds(task, below)
-        while step.trains and seconds > left and size >= LEAST_SAMPLE:
+        while step.learns == "weights" and seconds > left and size >= LEAST_SAMPLE:
             task.samples[step.name], size = size, size * 4 // 5
             seconds = step.seconds(task, below)
     return seconds
@@ -286,9 +285,9 @@ def _tolerance(step: Step) -> float:
 
 def _lacks_queries(task: FitTask, step: Step) -> Skipped | None:
     parts = task.parts
-    if step.trains and not len(parts.fit):
+    if step.learns == "weights" and not len(parts.fit):
         return Skipped(step, f"training needs {parts.needed} judged queries, and there are {len(parts.choose)}")
-    if step.tunes and len(parts.judged) < 2:
+    if step.learns == "settings" and len(parts.judged) < 2:
         return Skipped(step, "there are no judged queries to tune with")
     return None
 
@@ -336,7 +335,7 @@ def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None, best
     counts = (made.count or len(parts.judged), len(parts.choose if made.stages else parts.judged))
     count = min([*counts, *(rung.count for rung in (below, best) if rung is not None)])
     rung = _judged(task, replace(made, step=step, key=key, milliseconds=milliseconds, count=count), best)
-    if (rung.kept or step.name == TAUGHT) and len(parts.report):  # which is saved, too
+    if (rung.kept or step.kind == "beside") and len(parts.report):
         held_out = parts.judged.head(count).qrels
         report = rung.run
         if not set(parts.report.qrels) <= set(held_out):

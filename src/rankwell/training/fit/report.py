@@ -14,7 +14,7 @@ from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import compare
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval
-from rankwell.plots.ladder import Bar, draw_costs, draw_gaps, draw_ladder
+from rankwell.plots.ladder import Bar, draw_costs, draw_ladder
 from rankwell.plots.pictures import page, table
 from rankwell.training.fit.ladder import LEVEL, Climb, Skipped, interval_of, p_value
 from rankwell.training.fit.parts import Part
@@ -241,7 +241,8 @@ def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
         qids = evaluations[0].qids
         gap_of = dict(zip(qids, (ours - theirs).tolist(), strict=True))
         yield f"<h2>Query by query: {escape(best.step.title)} against {escape(base.step.title)}</h2>"
-        yield draw_gaps(list(gap_of.values()), measure)
+        better, worse = (sum(sign * gap > 0 for gap in gap_of.values()) for sign in (1, -1))
+        yield f"<p>{better:,} queries better, {len(gap_of) - better - worse:,} equal, {worse:,} worse.</p>"
         ordered = sorted(part.queries, key=lambda query: -gap_of[query.qid])
         for title, kind, some in (
             ("Largest gains", "good", [query for query in ordered if gap_of[query.qid] > 0][:SHOWN]),

@@ -75,12 +75,11 @@ class Step:
     title: str
     make: Callable[[FitTask, Rung], Rung]
     seconds: Callable[[FitTask, Rung], float] = lambda task, below: 0.0
-    trains: bool = False
-    """Whether it needs queries to fit."""
-    tunes: bool = False
-    """Whether it needs judged queries."""
-    kind: Literal["search", "join", "rerank"] = "search"
-    """Whether it searches by itself, joins this with the user's engine, or re-ranks the best list."""
+    learns: Literal["nothing", "settings", "weights"] = "nothing"
+    """Settings are tuned on judged queries, weights are trained on the queries to fit."""
+    kind: Literal["search", "join", "rerank", "beside"] = "search"
+    """Whether it searches by itself, joins this with the user's engine, re-ranks the best list, or is a smaller system
+    that is saved beside the best one."""
     given: bool = False
     """Whether it is there without fitting: others have to be better than it, and it stays unless it is worse."""
     cautious: bool = False
@@ -415,38 +414,38 @@ def ladder(task: FitTask) -> list[Step]:
     readers |= {name: (f"rerank {name}", f"re-ranked by {name}") for name in rankers}
     readers |= {DEFAULT: ("shipped", "the shipped re-ranker")}
     reading = [
-        Step(name, title, partial(_as_is, model), partial(_as_is_seconds, model), tunes=True, kind="rerank")
+        Step(name, title, partial(_as_is, model), partial(_as_is_seconds, model), learns="settings", kind="rerank")
         for model, (name, title) in readers.items()
     ]
     on_list = [
-        Step("words", "word vectors", _words, partial(_hybrid_seconds, ""), tunes=True),
-        Step("joined", "joined with your engine", _join, tunes=True, kind="join"),
+        Step("words", "word vectors", _words, partial(_hybrid_seconds, ""), learns="settings"),
+        Step("joined", "joined with your engine", _join, learns="settings", kind="join"),
     ]
     if task.engine is None:
         del on_list[1]
     if others := other_analyzers(task.index, TITLE_WEIGHTS):
-        analysed = Step(ANALYSER, "titles, names in code", partial(_analyse, others), _analyse_seconds, tunes=True)
+        analysed = Step(
+            ANALYSER, "titles, names in code", partial(_analyse, others), _analyse_seconds, learns="settings"
+        )
         searching.insert(0, analysed)
-    seconds = partial(_encoder_seconds, TAUGHT)
-    small = [Step(TAUGHT, "a small bi-encoder, taught by it", _taught, seconds, trains=True)]
-    if (
-        encoders == [FitTask.shipped] or chosen_device(task.device).type == "cpu"
-    ):  # there, the larger one takes the whole time
-        del small[0]
+    small = list[Step]()
+    if len(encoders) > 1 and chosen_device(task.device).type != "cpu":  # where the larger one takes the whole time
+        seconds = partial(_encoder_seconds, TAUGHT)
+        small = [Step(TAUGHT, "a small bi-encoder, taught by it", _taught, seconds, learns="weights", kind="beside")]
     return [
         *searching,
-        Step("tuned", "tuned settings", _tune, tunes=True, cautious=not len(task.parts.fit)),
-        Step("adapter", "an adapter on its vectors", partial(_learned, "adapter"), _adapter_seconds, trains=True),
+        Step("tuned", "tuned settings", _tune, learns="settings", cautious=not len(task.parts.fit)),
+        Step("adapter", "an adapter on its vectors", partial(_learned, "adapter"), _adapter_seconds, learns="weights"),
         *on_list,
         Step(
             "encoder",
             "a fitted bi-encoder",
             partial(_learned, "encoder"),
             partial(_encoder_seconds, "encoder"),
-            trains=True,
+            learns="weights",
         ),
         *on_list,
         *small,
         *reading,
-        Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, trains=True, kind="rerank"),
+        Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, learns="weights", kind="rerank"),
     ]

@@ -21,8 +21,7 @@ from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import StoredTokens
-from rankwell.training.data.pairs import RelevantDocuments
-from rankwell.training.data.sampling import Lists
+from rankwell.training.data.sampling import Lists, RelevantDocuments
 from rankwell.training.loop.losses import kl
 from rankwell.training.loop.task import DrawnLists, Step, backward_scores, chunk_by_tokens
 

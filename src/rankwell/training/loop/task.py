@@ -119,8 +119,8 @@ class Task(ABC):
         """
 
 
-def chunk_by_tokens(lengths: NDArray[np.int64], budget: int, most: int | None = None) -> list[slice]:
-    """Consecutive sequences whose tokens stay within ``budget`` (and their number within ``most``), one at the least.
+def chunk_by_tokens(lengths: NDArray[np.int64], budget: int) -> list[slice]:
+    """Consecutive sequences whose tokens stay within ``budget``, one at the least.
 
     >>> chunk_by_tokens(np.array([3, 3, 5, 1]), 6)
     [slice(0, 2, None), slice(2, 4, None)]
@@ -130,8 +130,6 @@ def chunk_by_tokens(lengths: NDArray[np.int64], budget: int, most: int | None = 
     while begin < len(ends):
         before = int(ends[begin - 1]) if begin else 0
         end = max(begin + 1, int(np.searchsorted(ends, before + budget, side="right")))
-        if most is not None:
-            end = min(end, begin + max(1, most))
         chunks.append(slice(begin, end))
         begin = end
     return chunks
@@ -190,14 +188,12 @@ class DrawnLists(Task):
 class ListTask(DrawnLists):
     """All pairs of a list scored together; what scores a pair is the subclass's.
 
-    ``max_pairs`` bounds the pairs whose activations are held at once, beside the step's budget: longer lists go through
-    the gradient cache.
+    Lists beyond the step's budget go through the gradient cache.
     """
 
-    def __init__(self, draw: Callable[[int], Lists], loss: Loss, *, max_pairs: int | None = None):
+    def __init__(self, draw: Callable[[int], Lists], loss: Loss):
         super().__init__(draw)
         self._loss = loss
-        self._max_pairs = max_pairs
 
     @abstractmethod
     def pairs(self, lists: Lists, step: Step) -> tuple[NDArray[np.int64], Callable[[nn.Module, slice], Tensor]]:
@@ -212,7 +208,7 @@ class ListTask(DrawnLists):
         lists = self.drawn(part_items)
         labels = torch.from_numpy(lists.labels).to(step.device, non_blocking=True)
         costs, score = self.pairs(lists, step)
-        chunks = chunk_by_tokens(costs, step.budget, self._max_pairs)
+        chunks = chunk_by_tokens(costs, step.budget)
         share = len(part_items) / len(items)
 
         def loss(scores: Tensor) -> Tensor:
@@ -229,16 +225,8 @@ class RankingTask(ListTask):
     Whatever the reader's windows, a pair is one sequence: training truncates long documents.
     """
 
-    def __init__(
-        self,
-        data: TrainingSet,
-        draw: Callable[[int], Lists],
-        loss: Loss,
-        reader: Reader,
-        *,
-        max_pairs: int | None = None,
-    ):
-        super().__init__(draw, loss, max_pairs=max_pairs)
+    def __init__(self, data: TrainingSet, draw: Callable[[int], Lists], loss: Loss, reader: Reader):
+        super().__init__(draw, loss)
         self.data = data
         self.reader = replace(reader, windows=None)
 

@@ -28,9 +28,9 @@ class ListOptions(DevOptions):
 
     positives: int = Field(default=1, ge=1, description="Relevant documents per list.")
     negatives: int = Field(default=1, ge=1, description="Non-relevant documents per list, drawn anew each epoch.")
-    weighting: Literal["uniform", "rank", "top"] = Field(
+    weighting: Literal["uniform", "rank"] = Field(
         default="uniform",
-        description="How negatives are drawn: uniformly, higher ranks more often, or always the top ranks.",
+        description="How negatives are drawn: uniformly, or higher ranks more often.",
     )
     labels: Literal["relevance", "grade"] = Field(
         default="relevance", description="Labels for the loss: 1 and 0, or the judged grades."
@@ -52,11 +52,6 @@ class ListOptions(DevOptions):
     )
     loss: str = Field(default="pointwise", description="Loss function; see docs/recipes.md#losses.")
     loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss, such as `margin`.")
-    max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
-        default=None,
-        ge=1,
-        description="Pairs whose activations are in memory at once; larger batches are split and take a third longer.",
-    )
 
     def plan(self) -> Plan:
         """How the stage draws its lists."""
@@ -105,9 +100,9 @@ class DistilOptions(DevOptions):
     loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss.")
     list_size: int = Field(default=12, ge=2, description="Documents per list, of which one is known to be relevant.")
     random: int = Field(default=2, ge=0, description="Documents per list drawn at random from the whole collection.")
-    weighting: Literal["uniform", "rank", "top"] = Field(
+    weighting: Literal["uniform", "rank"] = Field(
         default="rank",
-        description="How the others are drawn: uniformly, higher ranks more often, or always the top ranks.",
+        description="How the others are drawn: uniformly, or higher ranks more often.",
     )
     depth: int = Field(default=100, ge=0, description="First-stage candidates per query; 0: none.")
     dense: int = Field(
@@ -127,9 +122,6 @@ class DistilOptions(DevOptions):
     )
     teacher_length: int | None = Field(
         default=None, ge=8, description="Maximum text length in tokens for bi-encoders; none: the model's own limit."
-    )
-    max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
-        default=None, ge=1, description="Pairs whose activations are in memory at once; larger batches are split."
     )
 
 

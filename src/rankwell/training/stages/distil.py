@@ -214,7 +214,7 @@ def run(work: Work, stage: RecipeStage[DistilOptions], folder: Path) -> StageRes
     encoded = ranker.tokenizer.encode(list(queries.texts), stems=stems)
     loss = make_loss(options.loss, **options.loss_options)
     data = TrainingSet(encoded, None, documents, candidates)
-    task = ranker.task(data, lists, loss, options.max_pairs_in_memory)
+    task = ranker.task(data, lists, loss)
     count = task.draw(0)
     if not count:
         raise RankwellError(f"{stage.path}: no query has a candidate beside its relevant documents")

@@ -22,8 +22,7 @@ from rankwell.models.devices import Computing
 from rankwell.rank.dense import tune_hybrid
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.tuning import share_grid
-from rankwell.training.data.pairs import RelevantDocuments, find_copies
-from rankwell.training.data.sampling import Lists, Plan, draw
+from rankwell.training.data.sampling import Lists, Plan, RelevantDocuments, draw, find_copies
 from rankwell.training.first_stage import FOLDS, check_held_out, current_first_stage, tune_index
 from rankwell.training.loop.contrastive import PairTask
 from rankwell.training.loop.loop import train

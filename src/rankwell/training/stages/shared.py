@@ -55,10 +55,10 @@ class RankerInTraining:
         """Write the checkpoint."""
         save_checkpoint(folder, merged_copy(self.model), self.tokenizer, self.config)
 
-    def task(self, data: TrainingSet, lists: Callable[[int], Lists], loss: Loss, max_pairs: int | None) -> RankingTask:
+    def task(self, data: TrainingSet, lists: Callable[[int], Lists], loss: Loss) -> RankingTask:
         """Learning from these lists, laid out as the ranker reads them."""
         reader = Reader(self.tokenizer, self.config.template, None, self.model.encoder.config.type_vocab_size)
-        return RankingTask(data, lists, loss, reader, max_pairs=max_pairs)
+        return RankingTask(data, lists, loss, reader)
 
 
 def load_ranker(work: Work, start: Path | None = None) -> RankerInTraining:
@@ -134,7 +134,7 @@ def train_ranker(
     )
     if all(field.name != "type" for field in ranker.config.template.fields):
         data = replace(data, types=None)
-    task = ranker.task(data, lists, loss, options.max_pairs_in_memory)
+    task = ranker.task(data, lists, loss)
     guard = CollapseGuard(loss.chance(torch.from_numpy(lists(0).labels)))
     how = {**work.computing, "rule": ranker.config.attention, "validate": validation, "guard": guard}
     return train(ranker.model, task, options, folder, save=ranker.save, description=description, **how)

@@ -39,7 +39,7 @@ from rankwell.inputs.windows import Windows, parse_aggregate
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.card import link_model
 from rankwell.models.checkpoints.config import RankerConfig, read_ranker_config
-from rankwell.plots.curves import draw_sweep
+from rankwell.plots.pictures import draw_sweep
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import PARTS as FUSED
 from rankwell.rank.fusion import Shares
