@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.models.batch import Placer
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.compute import Compute
+from rankwell.models.devices import may_use_tiles
 from rankwell.models.encoder import Encoder
 from rankwell.models.int8 import TILE, quantise_encoder
 from rankwell.models.spec import AttentionRule, EncoderConfig
@@ -51,9 +55,9 @@ def states(encoder: Encoder, batch: Sequences, rule: AttentionRule = "full", *, 
 
 
 @pytest.mark.parametrize("rule", ["full", "strm", "strict"])
-@pytest.mark.parametrize(("apart", "heads"), [(0, 2), (2, 2), (0, 4), (0, 8)])
-def test_states_are_close_to_exact_ones(rule: AttentionRule, apart: int, heads: int) -> None:
-    encoder = make_encoder(num_attention_heads=heads)
+@pytest.mark.parametrize(("apart", "heads", "width"), [(0, 2, 32), (2, 2, 32), (0, 4, 32), (0, 8, 32), (0, 4, 64)])
+def test_states_are_close_to_exact_ones(rule: AttentionRule, apart: int, heads: int, width: int) -> None:
+    encoder = make_encoder(num_attention_heads=heads, hidden_size=width, intermediate_size=3 * width)
     encoder.restrict(apart, None)
     exact = states(encoder, sequences(), rule)
     quantise_encoder(encoder)
@@ -62,6 +66,44 @@ def test_states_are_close_to_exact_ones(rule: AttentionRule, apart: int, heads: 
     assert cosines.min() > 0.995
     first = states(encoder, sequences(), rule, first_only=True)
     np.testing.assert_allclose(first, found[np.cumsum(LENGTHS) - LENGTHS], atol=1e-5)
+
+
+def test_whole_tiles_have_the_same_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not may_use_tiles():
+        pytest.skip("this processor has no AMX")
+    found = []
+    for tiles in (True, False):
+        monkeypatch.setattr("rankwell.models.int8.may_use_tiles", lambda tiles=tiles: tiles)
+        encoder = make_encoder(hidden_size=64, intermediate_size=192)
+        quantise_encoder(encoder)
+        found.append(states(encoder, sequences(), "strm"))
+    np.testing.assert_array_equal(*found)
+
+
+def test_tiles_are_compiled_for_a_processor_that_has_them() -> None:
+    """The instructions, made here for another processor: eight registers, four products for each four tiles loaded."""
+    script = """
+from llvmlite import binding, ir
+from rankwell.models import devices
+devices.DOT_LANES, devices.HAS_TILES = 16, True
+from rankwell.models.kernels import tile_kernels
+module = ir.Module()
+function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 10), "tiles")
+builder = ir.IRBuilder(function.append_basic_block())
+for make, arguments in ((tile_kernels.open_tiles, []), (tile_kernels.int8_tiles, function.args)):
+    _, generate = make._defn(None, *arguments)
+    generate(type("Context", (), {"get_dummy_value": lambda self: None})(), builder, None, arguments)
+builder.ret_void()
+binding.initialize_all_targets()
+binding.initialize_all_asmprinters()
+machine = binding.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(cpu="sapphirerapids", opt=2)
+print(machine.emit_assembly(binding.parse_assembly(str(module))))
+"""
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    counts = {
+        name: len(re.findall(rf"\t{name}\b", printed)) for name in ("ldtilecfg", "tileloadd", "tdpbusd", "tilestored")
+    }
+    assert counts == {"ldtilecfg": 1, "tileloadd": 4, "tdpbusd": 4, "tilestored": 4}
 
 
 def test_a_rule_changes_the_states_as_it_does_exact_ones() -> None:

@@ -35,7 +35,7 @@ from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.names import encoder_digest, find_model
 from rankwell.models.compute import CPU_BUDGET, Compute
-from rankwell.models.devices import DTypeName, Precision, chosen_device, is_fast_in_bf16, is_fast_in_int8
+from rankwell.models.devices import DTypeName, Precision, chosen_device, fast_float, is_fast_in_int8
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder
 from rankwell.models.heads import pool_states
@@ -399,6 +399,4 @@ def _dtype(precision: Precision, encoder: Encoder | ForeignEncoder, device: str 
         return precision
     if chosen_device(device).type != "cpu":
         return None
-    if is_fast_in_bf16():
-        return "bf16"
-    return "int8" if is_fast_in_int8() and int8_lacks(encoder) is None else "fp32"
+    return "int8" if is_fast_in_int8() and int8_lacks(encoder) is None else fast_float()

@@ -50,9 +50,9 @@ class Computing:
     def engine_options(self) -> dict[str, Any]:
         """The options of the backend's engine, as JSON holds them.
 
-        ``auto`` is bf16 on a GPU and on a CPU that is fast in bf16. On one that is fast in int8 it stays ``auto``: int8
-        for models that rank alike in it (:mod:`rankwell.rank.engines.agreement`). Else it is fp32. ``None`` leaves the
-        choice to the engine: bf16 on a GPU only.
+        ``auto`` is bf16 on a GPU. On a CPU that is fast in int8 it stays ``auto``: int8 for models that rank alike in
+        it (:mod:`rankwell.rank.engines.agreement`). Else it is bf16 on a CPU that is fast in that, or fp32. ``None``
+        leaves the choice to the engine: bf16 on a GPU only.
         """
         options: dict[str, Any] = {"device": self.device} if self.device else {}
         options |= {"trust_remote_code": True} if self.trust_remote_code else {}
@@ -71,7 +71,7 @@ class Computing:
         if precision == "auto":
             if not on_cpu:
                 return options  # the engine's default
-            precision = "bf16" if is_fast_in_bf16() else "auto" if is_fast_in_int8() else "fp32"
+            precision = "auto" if is_fast_in_int8() else fast_float()
         return {**options, "dtype": precision}
 
 
@@ -112,6 +112,11 @@ def chosen_device(name: str | None) -> torch.device:
 def is_fast_in_bf16(cpu_info: Path | None = None) -> bool:
     """Whether this machine's processor is known to be faster in bf16 than in fp32."""
     return FAST_FLAG in cpu_flags(cpu_info)
+
+
+def fast_float() -> DTypeName:
+    """What this machine's processor computes fastest in beside int8."""
+    return "bf16" if is_fast_in_bf16() else "fp32"
 
 
 def is_fast_in_int8() -> bool:

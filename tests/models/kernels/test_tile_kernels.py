@@ -82,13 +82,16 @@ def test_gelu_is_within_a_thousandth_of_an_8_bit_step() -> None:
     np.testing.assert_allclose(found, torch.nn.functional.gelu(torch.from_numpy(x)).numpy(), atol=4e-5)
 
 
-def test_a_quantised_row_spans_its_own_range() -> None:
+@pytest.mark.parametrize("tiles", [False, True])
+def test_a_quantised_row_spans_its_own_range(tiles: bool) -> None:
     x = np.stack([RANDOM.normal(size=16), np.full(16, 3.0), RANDOM.uniform(0, 9, 16)]).astype(np.float32)
     panels = np.zeros((1, 4, TILE), np.int32)
     scales, middles = np.zeros(TILE, np.float32), np.zeros(TILE, np.float32)
-    _quantise(x, 3, panels, scales, middles, np.empty(16, np.int8))
+    _quantise(x, 3, panels, scales, middles, np.empty(16, np.int8), tiles)
     kind = np.int8 if LEAST else np.uint8
-    whole = panels[0].view(kind).reshape(4, TILE, 4).transpose(1, 0, 2).reshape(TILE, 16)[:3]
+    whole = panels[0].view(kind).reshape(TILE, 16)[:3]  # for whole tiles, rows stay rows
+    if not tiles:
+        whole = panels[0].view(kind).reshape(4, TILE, 4).transpose(1, 0, 2).reshape(TILE, 16)[:3]
     found = scales[:3, None] * whole + middles[:3, None]
     steps = np.ptp(x, axis=1)[:, None] / 255
     assert (np.abs(found - x) <= 0.51 * steps + 1e-5).all()

@@ -18,6 +18,7 @@ from tests.training.fit.test_parts import write_splits
 
 from rankwell import sample
 from rankwell.core import native
+from rankwell.models import devices
 from rankwell.models.devices import Computing
 from rankwell.training.fit import parts
 from rankwell.training.fit.ladder import Clock, _seconds
@@ -33,9 +34,9 @@ def test_a_step_trains_on_fewer_queries_where_the_time_is_short(tmp_path: Path) 
     step = Step("s", "a step", perfect, lambda task, below: float(len(task.fit_part("s"))), learns="weights")
     below: Any = None
     assert [(_seconds(task, step, below, left), task.samples.get("s")) for left in (6000, 3000, 1)] == [
-        (4800.0, None),
-        (2457.0, 2457),
-        (1005.0, 1005),  # it would need more than is left, but with fewer queries nothing is learned
+        (5760.0, None),
+        (pytest.approx(1.2 * 2457), 2457),
+        (pytest.approx(1.2 * 1005), 1005),  # it would need more than is left, but with fewer queries nothing is learned
     ]
 
 
@@ -90,10 +91,10 @@ def test_training_starts_from_the_best_encoder_that_fits_into_the_time(tmp_path:
     step = Step("encoder", "a step", perfect, lambda task, below: cost[task.start], learns="weights")
     below: Any = None
     assert [(_seconds(task, step, below, left), task.start) for left in (200, 50, 5, 0.5)] == [
-        (100.0, "large"),
-        (10.0, "middle"),
-        (1.0, "small"),
-        (1.0, "small"),
+        (120.0, "large"),
+        (12.0, "middle"),
+        (1.2, "small"),
+        (1.2, "small"),
     ]
 
 
@@ -120,10 +121,11 @@ def test_training_is_timed_in_its_own_precision(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(parts, "open_encoder", open_encoder)
     for fast in (True, False):
-        monkeypatch.setattr(parts, "is_fast_in_bf16", lambda fast=fast: fast)
+        for module in (parts, devices):
+            monkeypatch.setattr(module, "is_fast_in_bf16", lambda fast=fast: fast)
         task = FitTask(str(sample.FOLDER), tmp_path / "system", device="cpu")
         assert task.pairs_a_second("a model") > 0
         factors.append(training_factor("cpu"))
-    assert asked == ["auto", "fp32"]
+    assert asked == ["bf16", "fp32"]
     assert factors == [7.0, 3.5]
     assert Rates(documents=30.0, queries=60.0).pairs == pytest.approx(20.0)

@@ -84,8 +84,10 @@ def start(tiny_bi_encoder: Path) -> tuple[TextPairTask, VectorModel]:
     return make_task(tiny_bi_encoder)
 
 
-def gradients(task: TextPairTask, model: VectorModel, budget: int, parts: Sequence[slice] = (slice(0, 5),)) -> Tensor:
-    step = Step(Placer(torch.device("cpu"), "full", None), budget, 7, nullcontext, lambda loss: loss)
+def gradients(
+    task: TextPairTask, model: VectorModel, budget: int, parts: Sequence[slice] = (slice(0, 5),), *, pads: bool = False
+) -> Tensor:
+    step = Step(Placer(torch.device("cpu"), "full", None), budget, 7, nullcontext, lambda loss: loss, pads=pads)
     model.zero_grad()
     for part in parts:
         figures = task.backward(model, np.arange(5), part, step)
@@ -103,7 +105,8 @@ def test_gradients_in_chunks_are_those_of_the_whole_batch(taught: bool, tiny_bi_
         layer.attention_dropout = 0.0
     whole = gradients(task, model, 10_000)
     assert whole.abs().max() > 1e-3
-    torch.testing.assert_close(gradients(task, model, 12), whole, rtol=1e-4, atol=1e-6)
+    for pads in (False, True):  # texts of a model that pads are sorted by their lengths
+        torch.testing.assert_close(gradients(task, model, 12, pads=pads), whole, rtol=1e-4, atol=1e-6)
 
 
 def test_a_teacher_adds_half_of_the_divergence_from_it(tiny_bi_encoder: Path) -> None:
@@ -112,7 +115,7 @@ def test_a_teacher_adds_half_of_the_divergence_from_it(tiny_bi_encoder: Path) ->
     step = Step(Placer(torch.device("cpu"), "full", None), 10_000, 7, nullcontext, lambda loss: loss)
     lists = alone.drawn(np.arange(5))
     with torch.no_grad():
-        every = alone.texts(lists, step)[1](model, slice(0, 15))
+        every = alone.texts(lists, step).compute(model, slice(0, 15))
     student = torch.softmax(20 * every[:5] @ every[5:].T, 1)
     teacher = torch.softmax(20 * cosines(lists.queries, lists.documents.reshape(-1)), 1)
     divergence = float((teacher * (teacher / student).log()).sum(1).mean())
@@ -132,9 +135,9 @@ def test_the_loss_of_one_pair_ignores_what_is_relevant_too(start: tuple[TextPair
     model.eval()
     step = Step(Placer(torch.device("cpu"), "full", None), 10_000, 7, nullcontext, lambda loss: loss)
     lists = task.drawn(np.arange(5))
-    costs, encode = task.texts(lists, step)
+    texts = task.texts(lists, step)
     with torch.no_grad():
-        every = encode(model, slice(0, len(costs)))
+        every = texts.compute(model, slice(0, len(texts.costs)))
     queries, documents = every[:5], every[5:].view(5, 2, -1)
     loss = float(task.backward(model, np.arange(5), slice(0, 5), step)["loss"])
     expected = []
@@ -145,6 +148,27 @@ def test_the_loss_of_one_pair_ignores_what_is_relevant_too(start: tuple[TextPair
         kept = [s for c, (s, n) in enumerate(zip(scores, numbers, strict=True)) if c == 2 * row or n not in good]
         expected.append(-np.log(np.exp(scores[2 * row]) / np.exp(kept).sum()))
     assert loss == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+def test_the_budget_is_halved_until_a_step_fits(
+    start: tuple[TextPairTask, VectorModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients, tried = Gradients(start[1], start[0], TrainingOptions(budget=9_000), "full", "cpu"), list[int]()
+
+    def backward(items: Rows, part: slice, seed: int) -> dict[str, Tensor]:
+        tried.append(gradients.budget)
+        if gradients.budget > 3_000:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return {"loss": torch.zeros(())}
+
+    monkeypatch.setattr(gradients, "_backward", backward)
+    with pytest.warns(UserWarning, match="out of GPU memory; continuing with 2,250 tokens at a time"):
+        gradients.compute(np.arange(5), 7)
+    assert tried == [9_000, 4_500, 2_250]
+    gradients.budget = 5_000
+    monkeypatch.setattr("rankwell.training.loop.gradients.LEAST_BUDGET", 4_000)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        gradients.compute(np.arange(5), 7)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -87,7 +87,9 @@ def _quantise(x, count, panels, scales, middles, row, tiles):
         scales[r], middles[r] = scale, low - np.float32(LEAST) * scale
         quads, panel, place = row.view(np.int32), panels[r // TILE], r % TILE
         if tiles:
-            panel.reshape(TILE, len(quads))[place] = quads
+            rows, first = panel.reshape(-1), place * len(quads)
+            for k in range(len(quads)):
+                rows[first + k] = quads[k]
         else:
             for k in range(len(quads)):
                 panel[k, place] = quads[k]

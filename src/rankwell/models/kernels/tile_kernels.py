@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -230,11 +231,14 @@ def _tile_of(kind: str) -> Any:
                 offset = builder.add(offset, number(4 * (TILE * beside + LANES * part)))
                 builder.store(value, builder.inttoptr(builder.add(out, offset), _FLOATS.as_pointer()), align=4)
 
+        def sum_of_row(sums: Any, first: int, row: int) -> Any:
+            return load(sums, number(first + 4 * TILE * row), _INTS)
+
         if together and HAS_TILES:
             sums = _sum_matrix(builder, rows, columns, steps)
             for below, beside in product(range(SPAN), repeat=2):
                 first = _TILE_SIZE * (SPAN * below + beside)
-                finish(below, beside, lambda row, first=first: load(sums, number(first + 4 * TILE * row), _INTS))
+                finish(below, beside, partial(sum_of_row, sums, first))
         elif not together:
             zero = ir.Constant(kept, [0 if whole else 0.0] * LANES)
             finish(0, 0, fold_steps(builder, steps, zero, TILE * _VECTORS, add).__getitem__)

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankwell.core.arrays import Rows
@@ -50,7 +49,7 @@ from rankwell.rank.window_scores import WindowScores
 from rankwell.training.data.sampling import Lists, draw
 from rankwell.training.loop.loop import CollapseGuard, train
 from rankwell.training.loop.losses import Loss, make_loss
-from rankwell.training.loop.task import ListTask, Step
+from rankwell.training.loop.task import ListTask, Parts, Step
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number
@@ -77,7 +76,7 @@ class SdnetTask(ListTask):
         super().__init__(draw, loss)
         self._queries, self._passages, self._table = queries, passages, table
 
-    def pairs(self, lists: Lists, step: Step) -> tuple[NDArray[np.int64], Callable[[nn.Module, slice], Tensor]]:
+    def pairs(self, lists: Lists, step: Step) -> Parts:
         """See :class:`~rankwell.training.loop.task.ListTask`."""
         passages = lists.documents.reshape(-1)
         queries = np.repeat(lists.queries, lists.documents.shape[1])
@@ -88,7 +87,7 @@ class SdnetTask(ListTask):
             return scores
 
         # An empty passage still takes one place.
-        return np.maximum(1, self._passages.lengths(passages)), score
+        return Parts(np.maximum(1, self._passages.lengths(passages)), score)
 
 
 def _config(

@@ -23,7 +23,7 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
 from rankwell.models.checkpoints.names import model_digest
-from rankwell.models.devices import DTypeName
+from rankwell.models.devices import DTypeName, fast_float
 from rankwell.rank.engines.engine import Logits, relevance
 from rankwell.rank.ranker import Ranker
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from rankwell.models.checkpoints.config import RankerConfig
 
 TOLERANCE = 0.05
-"""With a larger error, scores are computed in fp32. Trained models have some .03."""
+"""With a larger error, scores are not computed in int8. Trained models have some .03."""
 QUERIES, CANDIDATES, WORDS = 8, 10, 60
 RECORD = "int8-errors.json"
 Score = Callable[[DTypeName, Sequences], Logits]
 
 
 def fastest_dtype(folder: Path, score: Score, tokenizer: Tokenizer, config: RankerConfig, segments: int) -> DTypeName:
-    """``int8`` if the model's scores in it agree with the exact ones, else ``fp32``.
+    """``int8`` if the model's scores in it agree with the exact ones, else what the processor is fast in.
 
     ``score`` computes the logits of sequences in a given precision. The error is recorded in the user's cache folder.
     """
@@ -47,7 +47,9 @@ def fastest_dtype(folder: Path, score: Score, tokenizer: Tokenizer, config: Rank
     errors = _read(record)
     if key not in errors:
         error = errors[key] = round(_measure(score, Reader(tokenizer, config.template, None, segments)), 4)
-        choice = "scores are computed in int8 (exact: --precision fp32)" if error <= TOLERANCE else "using fp32"
+        choice = (
+            "scores are computed in int8 (exact: --precision fp32)" if error <= TOLERANCE else f"using {fast_float()}"
+        )
         pairs = QUERIES * CANDIDATES
         message = f"{folder.name}: in int8, scores differ by {error:.1%} of their spread on {pairs} pairs; {choice}"
         warnings.warn(message, Notice, stacklevel=2)
@@ -56,7 +58,7 @@ def fastest_dtype(folder: Path, score: Score, tokenizer: Tokenizer, config: Rank
             write_json(record, errors)
         except (OSError, RankwellError):
             pass  # measured again next time
-    return "int8" if errors[key] <= TOLERANCE else "fp32"
+    return "int8" if errors[key] <= TOLERANCE else fast_float()
 
 
 def _measure(score: Score, reader: Reader) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankwell.inputs.batching import Sequences
 from rankwell.models.compute import HALF_TYPES, Compute
-from rankwell.models.devices import DTypeName
+from rankwell.models.devices import DTypeName, fast_float
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.foreign import PairModel
 from rankwell.models.int8 import int8_lacks
@@ -131,6 +131,6 @@ def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, A
             return TorchEngine(model, config.attention, **{**options, "dtype": dtype}).logits(sequences)
 
         suited = column is None and int8_lacks(model.encoder) is None
-        dtype = fastest_dtype(folder, score, tokenizer, config, segments) if suited else "fp32"
+        dtype = fastest_dtype(folder, score, tokenizer, config, segments) if suited else fast_float()
         options = {**options, "dtype": dtype}
     return LoadedModel(TorchEngine(model, config.attention, **options), tokenizer, config, segments)

@@ -50,8 +50,10 @@ from rankwell.training.fit.rungs import (
 from rankwell.training.fit.task import FitTask
 
 LEVEL = 0.05
-GIVEN_TRY, GIVEN_TIME = 2.0, 0.8
+GIVEN_TRY, GIVEN_TIME = 1.2, 0.8
 """A rung that is there without fitting is tried up to this multiple of the time left, and stopped after this part."""
+TRAINED_MORE = 1.2
+"""A rung that trains is given so many times its estimate: if it is stopped, all of its work is lost."""
 LEAST_SAMPLE = 1000
 """Where the time is short, a rung trains on at least so many queries; with 700, a bi-encoder is no better than
 an adapter that saw them all."""
@@ -267,14 +269,15 @@ def _seconds(task: FitTask, step: Step, below: Rung, left: float) -> float:
     """
     task.samples.pop(step.name, None)
     task.left = left
+    more = TRAINED_MORE if step.learns == "weights" else 1.0
     with interruptible():
-        seconds, size = step.seconds(task, below), len(task.parts.fit) * 4 // 5
+        seconds, size = more * step.seconds(task, below), len(task.parts.fit) * 4 // 5
         while step.name == "encoder" and seconds > left and len(task.encoders) > 1:
             del task.encoders[task.start]
-            seconds = step.seconds(task, below)
+            seconds = more * step.seconds(task, below)
         while step.learns == "weights" and seconds > left and size >= LEAST_SAMPLE:
             task.samples[step.name], size = size, size * 4 // 5
-            seconds = step.seconds(task, below)
+            seconds = more * step.seconds(task, below)
     return seconds
 
 

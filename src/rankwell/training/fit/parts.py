@@ -31,7 +31,7 @@ from rankwell.corpus.sources import collection_digest, open_collection, resolve_
 from rankwell.evaluation.breakdowns import compare_depths
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.devices import Computing, chosen_device, is_fast_in_bf16
+from rankwell.models.devices import Computing, chosen_device, fast_float, is_fast_in_bf16
 from rankwell.rank.ranker import open_ranker
 from rankwell.rank.rankers import WORDS, open_encoder
 from rankwell.retrieve.index import Index
@@ -266,8 +266,8 @@ class Rates:
     @classmethod
     def measure(cls, index: Index, parts: Parts, encoder: str, device: str | None, *, training: bool = False) -> Rates:
         """Encode some of the documents and queries, in the precision of ``training`` or that of a search."""
-        fp32 = training and chosen_device(device).type == "cpu" and not is_fast_in_bf16()
-        opened = open_encoder(encoder, Computing(device, "fp32" if fp32 else "auto"))
+        trained = training and chosen_device(device).type == "cpu"
+        opened = open_encoder(encoder, Computing(device, fast_float() if trained else "auto"))
         texts, queries = _texts(index, parts)
         step = AT_A_TIME["cuda" if opened.device.type == "cuda" else "cpu"]
         return cls(_rate(opened.encode_documents, texts, step), _rate(opened.encode_queries, queries, step))

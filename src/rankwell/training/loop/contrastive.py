@@ -23,7 +23,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import StoredTokens
 from rankwell.training.data.sampling import Lists, RelevantDocuments
 from rankwell.training.loop.losses import kl
-from rankwell.training.loop.task import DrawnLists, Step, backward_scores, chunk_by_tokens
+from rankwell.training.loop.task import DrawnLists, Parts, Step
 
 TAUGHT = 0.5
 """The weight of what a teacher says."""
@@ -64,8 +64,8 @@ class PairTask(DrawnLists):
         self._relevant, self._scale, self._teacher = relevant, scale, teacher
 
     @abstractmethod
-    def texts(self, lists: Lists, step: Step) -> tuple[Rows, Callable[[nn.Module, slice], Tensor]]:
-        """What each text costs of the step's budget, the queries and then all documents, and how to encode some."""
+    def texts(self, lists: Lists, step: Step) -> Parts:
+        """The queries and then all documents."""
 
     def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
         """See :class:`~rankwell.training.loop.task.Task`; also logs ``spread``, similarities' deviation in a batch."""
@@ -77,13 +77,13 @@ class PairTask(DrawnLists):
         masked = torch.from_numpy(ignored).to(step.device, non_blocking=True)
         columns = torch.from_numpy(targets).to(step.device, non_blocking=True)
         taught = None if self._teacher is None else self._teacher(whole.queries, whole.documents.reshape(-1))
-        costs, encode = self.texts(own, step)
-        chunks = chunk_by_tokens(costs, step.budget)
+        texts = self.texts(own, step)
         spread = torch.zeros((), device=step.device)
         share = len(own) / len(whole)
 
         def loss(vectors: Tensor) -> Tensor:
             nonlocal spread
+            vectors = texts.in_order(vectors)
             queries, documents = vectors[: len(own)], vectors[len(own) :]
             if distributed.is_initialized() and distributed.get_world_size() > 1:
                 queries, documents = _gathered(queries), _gathered(documents)
@@ -95,7 +95,7 @@ class PairTask(DrawnLists):
                 costs = costs + TAUGHT * kl(own_scores, wanted)
             return costs.mean()
 
-        value, _ = backward_scores(lambda chunk: encode(model, chunk), chunks, loss, step)
+        value, _ = texts.backward(model, loss, step)
         return {"loss": value * share, "spread": spread * share}
 
 
@@ -131,15 +131,15 @@ class TextPairTask(PairTask):
         self._queries, self._documents, self._reader = queries, documents, reader
         self._document_prompt = document_prompt
 
-    def texts(self, lists: Lists, step: Step) -> tuple[Rows, Callable[[nn.Module, slice], Tensor]]:
+    def texts(self, lists: Lists, step: Step) -> Parts:
         """See :class:`PairTask`; a text costs its tokens."""
-        sequences = self.lay_out(lists)
+        sequences, places = step.sort(self.lay_out(lists))
 
         def encode(model: nn.Module, chunk: slice) -> Tensor:
             vectors: Tensor = model(*step.place(slice_sequences(sequences, chunk.start, chunk.stop)))
             return vectors
 
-        return sequences.lengths(), encode
+        return Parts(sequences.lengths(), encode, places)
 
     def lay_out(self, lists: Lists) -> Sequences:
         """The queries of these lists, then all their documents."""

@@ -19,11 +19,12 @@ from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
 from rankwell.models.cuda_graphs import GraphedEncoder
 from rankwell.models.devices import chosen_device, is_fast_in_bf16
+from rankwell.models.foreign import ForeignEncoder
 from rankwell.models.spec import AttentionRule
 from rankwell.training.loop.task import Step, Task
 from rankwell.training.options import TrainingOptions
 
-CPU_BUDGET = 8192
+CPU_BUDGET, LEAST_BUDGET = 8192, 1024
 _SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -31,7 +32,7 @@ class Gradients:
     """Computes a task's gradient into the model's parameters, which stay fp32.
 
     Of several processes each computes a part of the batch, and all have the sum. If a GPU runs out of memory, the token
-    budget is halved once, with a warning.
+    budget is halved, with a warning.
     """
 
     def __init__(self, model: nn.Module, task: Task, options: TrainingOptions, rule: AttentionRule, device: str | None):
@@ -50,7 +51,7 @@ class Gradients:
         encoder = getattr(model, "encoder", model)
         blocks = packed_blocks(encoder, rule, trained=True) if on_gpu and precision in _SHORT else None
         self.budget = options.budget or (gpu_budget(encoder, self.device) if on_gpu else CPU_BUDGET)
-        self.halved = False
+        self.pads = isinstance(encoder, ForeignEncoder) and blocks is None
         self.graphed: GraphedEncoder | None = None
         parts: bool = getattr(model, "needs_parts", False)
         if blocks is not None and GraphedEncoder.can_take(model):
@@ -63,22 +64,26 @@ class Gradients:
         """The gradient of the mean loss over ``items``, of all processes; returns what the task logs."""
         count, rank = self.processes.num_processes, self.processes.process_index
         part = slice(len(items) * rank // count, len(items) * (rank + 1) // count)
-        try:
-            figures = self._backward(items, part, seed)
-        except torch.cuda.OutOfMemoryError:
-            if self.halved:  # a budget that is too large twice is the user's to lower
-                raise
-            self.halved, self.budget = True, self.budget // 2
+        while (figures := self._try(items, part, seed)) is None:  # what the error held is free by now
+            self.budget //= 2
             warnings.warn(f"out of GPU memory; continuing with {self.budget:,} tokens at a time", stacklevel=2)
             if self.graphed is not None:
                 self.graphed.most = self.budget // 2
                 self.graphed.forget()
             torch.cuda.empty_cache()
-            figures = self._backward(items, part, seed)
         return self._sum_over_processes(figures) if count > 1 else figures
 
+    def _try(self, items: NDArray[np.int64], part: slice, seed: int) -> dict[str, Tensor] | None:
+        """None if the GPU is out of memory and the budget can be halved."""
+        try:
+            return self._backward(items, part, seed)
+        except torch.cuda.OutOfMemoryError:
+            if self.budget < 2 * LEAST_BUDGET:
+                raise
+            return None
+
     def _backward(self, items: NDArray[np.int64], part: slice, seed: int) -> dict[str, Tensor]:
-        step = Step(self.place, self.budget, seed, self.computing, self.scaler.scale)
+        step = Step(self.place, self.budget, seed, self.computing, self.scaler.scale, pads=self.pads)
         if self.graphed is not None:
             self.graphed.clear_gradients()
             return self.task.backward(self.graphed, items, part, step)
@@ -153,8 +158,12 @@ def wait_for_all(processes: Any) -> None:
 
 
 def gpu_budget(encoder: nn.Module, device: torch.device) -> int:
-    """Tokens whose activations fill half of the GPU's free memory: some 40 numbers of 16 bits per feature and layer."""
+    """Tokens whose activations fill half of the GPU's free memory: some 40 numbers of 16 bits per feature and layer.
+
+    transformers' models may keep the weights of attention, too, which take as much again.
+    """
     config: Any = getattr(encoder, "config", None)
     free, _ = torch.cuda.mem_get_info(device)
     layers, width = getattr(config, "num_hidden_layers", 12), getattr(config, "hidden_size", 768)
-    return max(1024, int(free // 2 // (layers * width * 80)))
+    size = layers * width * (160 if isinstance(encoder, ForeignEncoder) else 80)
+    return max(LEAST_BUDGET, int(free // 2 // size))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rankwell.inputs.batching import Sequences, slice_sequences
+from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
 from rankwell.inputs.reader import Reader
 from rankwell.models.batch import Batch, Placer
 from rankwell.training.data.sampling import Lists, TrainingSet
@@ -73,6 +73,8 @@ class Step:
         seed: int,
         computing: Callable[[], AbstractContextManager[object]],
         scale: Callable[[Tensor], Tensor],
+        *,
+        pads: bool = False,
     ):
         self.budget = budget
         """How many tokens' activations may be held at once."""
@@ -81,6 +83,7 @@ class Step:
         self._place = place
         self._seed = seed
         self._scale = scale
+        self._pads = pads
 
     @property
     def device(self) -> torch.device:
@@ -90,6 +93,13 @@ class Step:
     def place(self, sequences: Sequences) -> Batch:
         """The sequences on the device: ``model(*batch)``."""
         return self._place(sequences)
+
+    def sort(self, sequences: Sequences) -> tuple[Sequences, Tensor | None]:
+        """Sequences of like length together, if the model pads them, and the place of each; else as they are."""
+        if not self._pads:
+            return sequences, None
+        order = np.argsort(sequences.lengths(), kind="stable")
+        return take_sequences(sequences, order), torch.from_numpy(np.argsort(order)).to(self.device)
 
     def seed(self, chunk: int) -> None:
         """Dropout's numbers from here on are those of this chunk."""
@@ -133,6 +143,27 @@ def chunk_by_tokens(lengths: NDArray[np.int64], budget: int) -> list[slice]:
         chunks.append(slice(begin, end))
         begin = end
     return chunks
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a step computes one by one: texts or pairs, the budget that each costs, and how to compute some.
+
+    ``places`` are those of their rows in the task's own order, where they were sorted.
+    """
+
+    costs: NDArray[np.int64]
+    compute: Callable[[nn.Module, slice], Tensor]
+    places: Tensor | None = None
+
+    def in_order(self, rows: Tensor) -> Tensor:
+        """Rows of all of them in the task's own order."""
+        return rows if self.places is None else rows[self.places]
+
+    def backward(self, model: nn.Module, loss: Callable[[Tensor], Tensor], step: Step) -> tuple[Tensor, Tensor]:
+        """See :func:`backward_scores`."""
+        chunks = chunk_by_tokens(self.costs, step.budget)
+        return backward_scores(lambda chunk: self.compute(model, chunk), chunks, loss, step)
 
 
 def backward_chunks(
@@ -196,8 +227,8 @@ class ListTask(DrawnLists):
         self._loss = loss
 
     @abstractmethod
-    def pairs(self, lists: Lists, step: Step) -> tuple[NDArray[np.int64], Callable[[nn.Module, slice], Tensor]]:
-        """What each pair of these lists costs of the step's budget, list after list, and how to score some of them."""
+    def pairs(self, lists: Lists, step: Step) -> Parts:
+        """All pairs of these lists, list after list."""
 
     def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
         """See :class:`~rankwell.training.loop.task.Task`; also logs ``spread``, scores' deviation within a list."""
@@ -207,15 +238,14 @@ class ListTask(DrawnLists):
             return {"loss": nothing, "spread": nothing}
         lists = self.drawn(part_items)
         labels = torch.from_numpy(lists.labels).to(step.device, non_blocking=True)
-        costs, score = self.pairs(lists, step)
-        chunks = chunk_by_tokens(costs, step.budget)
+        parts = self.pairs(lists, step)
         share = len(part_items) / len(items)
 
         def loss(scores: Tensor) -> Tensor:
-            return self._loss(scores.view(labels.shape), labels) * share
+            return self._loss(parts.in_order(scores).view(labels.shape), labels) * share
 
-        value, scores = backward_scores(lambda chunk: score(model, chunk), chunks, loss, step)
-        spread = scores.view(labels.shape).std(dim=1, correction=0).mean() * share
+        value, scores = parts.backward(model, loss, step)
+        spread = parts.in_order(scores).view(labels.shape).std(dim=1, correction=0).mean() * share
         return {"loss": value, "spread": spread}
 
 
@@ -230,15 +260,15 @@ class RankingTask(ListTask):
         self.data = data
         self.reader = replace(reader, windows=None)
 
-    def pairs(self, lists: Lists, step: Step) -> tuple[NDArray[np.int64], Callable[[nn.Module, slice], Tensor]]:
+    def pairs(self, lists: Lists, step: Step) -> Parts:
         """See :class:`ListTask`; a pair costs its tokens."""
-        sequences = self.lay_out(lists)
+        sequences, places = step.sort(self.lay_out(lists))
 
         def score(model: nn.Module, chunk: slice) -> Tensor:
             batch = step.place(slice_sequences(sequences, chunk.start, chunk.stop))
             return log_odds(model(*batch)).float()
 
-        return sequences.lengths(), score
+        return Parts(sequences.lengths(), score, places)
 
     def lay_out(self, lists: Lists) -> Sequences:
         """The pairs of these lists, list after list."""
