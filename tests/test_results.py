@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -41,6 +42,41 @@ def test_the_table_of_word_vectors_is_that_of_the_files() -> None:
     pytest.importorskip("torch")
     (printed,) = printed_tables(ROOT / "docs" / "results" / "words", "word_vectors.py")
     assert printed in tables_of((ROOT / "docs" / "retrieve.md").read_text(encoding="utf-8"))
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """The rows of all tables of a text, each as its cells without stars and the remark about ``auto``."""
+    lines = (line.replace("*", "").replace(" (`auto`)", "") for table in tables_of(text) for line in table)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize(("file", "peer"), [("rerank", "CrossEncoder"), ("encode", "sentence-transformers")])
+def test_the_speeds_of_models_on_x86_are_those_of_the_files(file: str, peer: str) -> None:
+    rows = rows_of((ROOT / "docs" / "performance.md").read_text(encoding="utf-8"))
+    result = json.loads((ROOT / "docs" / "results" / "x86" / f"{file}.json").read_text(encoding="utf-8"))
+    systems = [system for system in result["systems"] if "STRM" not in system["system"]]
+    assert len(systems) >= 8
+    for system in systems:
+        kind = re.sub(f"{peer}|rankwell|, batches of .*|^, ", "", system["system"]).strip(" ,").replace("-", " ")
+        name = f"{peer if system['system'].startswith(peer) else 'rankwell'}, {kind or 'fp32'}"
+        speed = system.get("pairs", result.get("documents")) / median(clock for clock, _ in system["seconds"])
+        ratios = [clock for clock, _ in system["ratios"]]
+        ratio = f"{median(ratios):.2f}"
+        spread = "" if min(ratios) == max(ratios) else f" ({min(ratios):.2f}–{max(ratios):.2f})"
+        (row,) = (row for row in rows if row[0] == name and f"{speed:.1f}" in row)
+        assert f"{ratio}{spread}" in row
+
+
+@pytest.mark.parametrize(("file", "column"), [("minilm", 1), ("base", 2)])
+def test_the_speeds_of_training_are_those_of_the_files(file: str, column: int) -> None:
+    rows = rows_of((ROOT / "docs" / "performance.md").read_text(encoding="utf-8"))
+    shown = {row[0]: row[column] for row in rows if len(row) > column}
+    result = json.loads((ROOT / "docs" / "results" / "gpu" / f"train-{file}.json").read_text(encoding="utf-8"))
+    (turns,) = (value for name, value in result.items() if "in turns" in name)
+    times = [ours / theirs for ours, theirs in zip(turns["rankwell"], turns["trainer"], strict=True)]
+    assert shown["times (range)"] == f"{turns['times']:.2f} ({min(times):.2f}–{max(times):.2f})"
+    assert shown["rankwell, in the same turns (share)"].startswith(f"{median(turns['rankwell']):,.0f} ")
+    assert shown["the best of these, in turns with rankwell, median of three"] == f"{median(turns['trainer']):,.0f}"
 
 
 def figures_of(text: str) -> set[str]:

@@ -138,8 +138,8 @@ PrecisionOption = Annotated[
     Precision,
     typer.Option(
         "--precision",
-        help="Torch precision: fp32 is exact; auto is the fastest that ranks alike: 16 bits on a GPU or a CPU with "
-        "AMX, int8 on an Arm CPU.",
+        help="Torch precision: fp32 is exact; auto is the fastest that ranks alike: 16 bits on a GPU; on a CPU "
+        "int8, 16 bits or fp32, by what the processor has.",
     ),
 ]
 EncoderOption = Annotated[

@@ -69,8 +69,8 @@ class BiEncoder:
     ``query_prompt``     put before each query
     ``document_prompt``  put before each document
     ``device``           default: a GPU if there is one
-    ``precision``        of the computation; ``auto``: fp16 on a GPU, bf16 on a CPU with AMX, int8 on a CPU with Arm's
-                         dot product, else fp32, which is exact; vectors are always fp32
+    ``precision``        of the computation; ``auto``: fp16 on a GPU, int8 on a CPU with a dot product of bytes, else
+                         bf16 with AMX, else fp32, which is exact; vectors are always fp32
     ``budget``           tokens computed at a time (see :class:`~rankwell.models.compute.Compute`)
     ``name``             identifies what makes an exact vector of a document; see :attr:`name`
     ``base_name``        the name that it would have without dense layers
