@@ -79,8 +79,8 @@ def test_figures_by_depth_are_those_of_re_ranking_fewer(analyse: Call) -> None:
     ("depths", "problem"),
     [
         ("10,20", "depth 20: ours.run has at most 2 documents per query"),
-        ("ten", "--depths 'ten': expected numbers with commas"),
-        ("0,2", "--depths '0,2': a depth of 0"),
+        ("ten", "'ten' is neither FIRST:LAST:STEP nor a list of numbers"),
+        ("0,2", "--depths 0,2: expected whole numbers of 1 or more"),
         ("1,2", "query 2: base.run does not have a, which ours.run ranks"),
     ],
 )

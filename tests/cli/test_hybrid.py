@@ -60,7 +60,7 @@ def test_tune_finds_the_share_after_k1_and_b(
     tuned = json.loads(Path("tuned.json").read_text())
     assert [row["share"] for row in tuned["hybrid"]["grid"]] == [step / 10 for step in range(11)]
     best = max(tuned["hybrid"]["grid"], key=lambda row: row["mean"])
-    assert tuned["hybrid"]["share"] == best["share"]
+    assert tuned["hybrid"]["best"]["share"] == best["share"]
     alone = next(row["mean"] for row in tuned["grid"] if row["k1"] == tuned["best"]["k1"])
     assert tuned["hybrid"]["grid"][0]["mean"] == pytest.approx(alone, abs=0.02)  # BM25's ties have company
     assert "by the bi-encoder's weight" in done.out

@@ -7,7 +7,7 @@ import pytest
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation import compare
-from rankwell.evaluation.significance import holm, randomisation_test
+from rankwell.evaluation.significance import holm, wilcoxon_test
 
 QUERIES = [f"q{i}" for i in range(20)]
 QRELS = Qrels({qid: {"good": 1, "bad": 0} for qid in QUERIES})
@@ -44,7 +44,7 @@ def test_a_baseline_of_zero_has_no_relative_change() -> None:
 
 def test_p_values_are_corrected_over_runs_and_measures() -> None:
     runs = {"better": BETTER, "base": BASE, "worse": WORSE}
-    comparison = compare(QRELS, runs, "RR@10 P@1", baseline="base", test="randomisation")
+    comparison = compare(QRELS, runs, "RR@10 P@1", baseline="base", test="wilcoxon")
     assert [(c.run, c.measure) for c in comparison.contrasts] == [
         ("better", "RR@10"),
         ("better", "P@1"),
@@ -52,7 +52,7 @@ def test_p_values_are_corrected_over_runs_and_measures() -> None:
         ("worse", "P@1"),
     ]
     values = {name: evaluation.per_query for name, evaluation in comparison.evaluations.items()}
-    raw = [randomisation_test(values[c.run][c.measure], values["base"][c.measure]) for c in comparison.contrasts]
+    raw = [wilcoxon_test(values[c.run][c.measure], values["base"][c.measure]) for c in comparison.contrasts]
     assert [c.p for c in comparison.contrasts] == raw
     assert [c.corrected for c in comparison.contrasts] == holm(raw)
     assert comparison.contrasts[3].p == 1.0

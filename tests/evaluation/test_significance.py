@@ -19,7 +19,9 @@ from rankwell.evaluation.significance import (
     mean_intervals,
     paired_t_test,
     randomisation_test,
+    signed_rank_p,
     student_t_p,
+    wilcoxon_test,
 )
 
 
@@ -35,6 +37,24 @@ def test_t_test_agrees_with_scipy(size: int) -> None:
     assert paired_t_test(ours, theirs) == pytest.approx(stats.ttest_rel(ours, theirs).pvalue, rel=1e-9)
 
 
+@pytest.mark.parametrize("size", [5, 12])
+def test_wilcoxon_agrees_with_enumeration(size: int) -> None:
+    ours, theirs = sample(size)
+    gaps = ours - theirs
+    ranks = stats.rankdata(np.abs(gaps))
+    middle = ranks.sum() / 2
+    observed = abs(ranks[gaps > 0].sum() - middle)
+    signs = np.array(list(product([0, 1], repeat=size)))
+    expected = np.mean(np.abs(signs @ ranks - middle) >= observed - 1e-9)
+    assert wilcoxon_test(ours, theirs) == pytest.approx(expected)
+
+
+def test_wilcoxon_with_ties_and_zeros_agrees_with_scipy() -> None:
+    gaps = np.array([0.5, 0.5, -0.5, 0.25, 0.25, 0.0, 0.0, 1.0, 1.0, -0.25])
+    expected = stats.wilcoxon(gaps[gaps != 0], method="asymptotic").pvalue
+    assert wilcoxon_test(gaps, np.zeros(10)) == pytest.approx(expected, rel=1e-10)
+
+
 def test_student_t_agrees_with_scipy_everywhere() -> None:
     random = np.random.default_rng(1)
     freedoms = [*range(1, 60), *np.geomspace(60, 1e5, 60).astype(int).tolist()]
@@ -43,6 +63,18 @@ def test_student_t_agrees_with_scipy_everywhere() -> None:
             expected = 2 * special.stdtr(freedom, -abs(t))
             assert student_t_p(t, freedom) == pytest.approx(expected, rel=1e-10, abs=1e-300), (t, freedom)
     assert (student_t_p(0.0, 5), student_t_p(np.inf, 5)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("grid", [None, 3, 10], ids=["no ties", "many ties", "some ties"])
+def test_signed_ranks_agree_with_scipy(grid: int | None) -> None:
+    random = np.random.default_rng(2)
+    for size in [1, 2, 3, 7, 20, 49, 50, 51, 200, 5000]:
+        gaps = random.normal(0.2, 1, size)
+        if grid is not None:
+            gaps = (np.round(gaps * grid) + 0.5) / grid
+        exact = size <= 50 and len(np.unique(np.abs(gaps))) == size
+        expected = stats.wilcoxon(gaps, method="exact" if exact else "asymptotic").pvalue
+        assert signed_rank_p(gaps) == pytest.approx(expected, rel=1e-10), size
 
 
 @pytest.mark.parametrize("size", [1, 2, 6, 11])
@@ -102,8 +134,8 @@ def test_unpaired_values_are_refused() -> None:
 
 
 def test_an_unknown_test_is_named() -> None:
-    with pytest.raises(RankwellError, match="called 'randomization'; did you mean randomisation"):
-        TESTS["randomization"]
+    with pytest.raises(RankwellError, match="no significance test is called 'wilcox'; did you mean wilcoxon"):
+        TESTS["wilcox"]
 
 
 def test_bootstrap_interval_agrees_with_the_normal_one() -> None:

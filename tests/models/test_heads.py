@@ -17,7 +17,7 @@ from rankwell.models.attention import make_layout  # noqa: E402
 from rankwell.models.checkpoints.folders import load_checkpoint, load_classifier, save_classifier  # noqa: E402
 from rankwell.models.heads import start_listwise_head  # noqa: E402
 from rankwell.papers.deepct.weighing import load_token_weights, save_token_weights  # noqa: E402
-from rankwell.papers.drbert.heads import load_pretraining, save_pretraining  # noqa: E402
+from rankwell.papers.drbert.pretrain import load_pretraining, save_pretraining  # noqa: E402
 
 TYPES = ("location", "numeric", "person", "description", "entity")
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Qrels, Query
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank.dense import DenseRanker, search_both, search_hybrid, share_table, shares_tried, tune_hybrid
+from rankwell.rank.dense import DenseRanker, search_both, search_hybrid, share_table, tune_hybrid
 from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
@@ -95,8 +95,3 @@ def test_the_share_that_ranks_best_is_found(index: Index, dense: DenseRanker) ->
     share = tuned.best.similarity
     assert share == min(share for share, mean in figures.items() if mean == 1)
     assert f"best on all 3 queries: --hybrid {share:g}, 1.0000" in share_table(tuned)
-    assert shares_tried(tuned) == {
-        "share": share,
-        "cross_validated": tuned.cross_validated,
-        "grid": [{"share": share, "mean": mean} for share, mean in figures.items()],
-    }

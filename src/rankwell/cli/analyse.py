@@ -60,8 +60,12 @@ def analyse(
     from rankwell.evaluation.significance import mean_intervals
     from rankwell.evaluation.tables import as_text
     from rankwell.plots.pictures import draw_differences, draw_sweep, need_matplotlib
+    from rankwell.retrieve.tune import parse_values
 
-    cuts = parse_depths(depths) if depths is not None else ()
+    values = [] if depths is None else parse_values(depths)
+    if not all(value >= 1 and value.is_integer() for value in values):
+        raise RankwellError(f"--depths {depths}: expected whole numbers of 1 or more")
+    cuts = tuple(sorted(map(int, set(values))))
     unzipped = [Path(str(path).removesuffix(".gz")) for path in (baseline, run)]
     if unzipped[0] == unzipped[1]:
         raise RankwellError(f"both runs are {unzipped[0]}; expected a baseline and another run")
@@ -82,8 +86,8 @@ def analyse(
         import numpy as np
 
         tables.append(write_depths(by_depth, out))
-        values = np.stack([evaluation.per_query[str(measure)] for evaluation in by_depth.evaluations.values()])
-        line = np.array(cuts, np.float64), mean_intervals(values)
+        stacked = np.stack([evaluation.per_query[str(measure)] for evaluation in by_depth.evaluations.values()])
+        line = np.array(cuts, np.float64), mean_intervals(stacked)
         draw_sweep({second.name: line}, out / "depths.png", option="candidates re-ranked", measure=str(measure))
     for table in tables:
         print(f"{as_text(table)}\n")
@@ -107,20 +111,3 @@ def _groups_from_files(
     if labels:
         groups["type"] = dict(type_groups(labels))
     return groups
-
-
-def parse_depths(text: str) -> tuple[int, ...]:
-    """The depths in ascending order.
-
-    >>> parse_depths("100, 10,50")
-    (10, 50, 100)
-    """
-    from rankwell.core.errors import RankwellError
-
-    try:
-        depths = tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        raise RankwellError(f"--depths {text!r}: expected numbers with commas, such as 10,20,50,100") from None
-    if depths[0] < 1:
-        raise RankwellError(f"--depths {text!r}: a depth of {depths[0]}; expected 1 or more")
-    return depths

@@ -29,7 +29,9 @@ def evaluate(
     average: Annotated[
         Literal["qrels", "both"], typer.Option(help="Average over all judged queries, or those that also have results.")
     ] = "qrels",
-    test: Annotated[Literal["t", "randomisation"], typer.Option(help="Significance test for comparisons.")] = "t",
+    test: Annotated[
+        Literal["t", "wilcoxon", "randomisation"], typer.Option(help="Significance test for comparisons.")
+    ] = "t",
     per_query: Annotated[bool, typer.Option("--per-query", help="Print the values of each query.")] = False,
     format: Annotated[
         Literal["text", "markdown", "csv", "latex", "json"], typer.Option(help="Output format.")

@@ -108,10 +108,10 @@ def tune(
         print(f"\n{table}", file=reports(out))
         record["index"] = builds.as_dict(as_build)
     if bi_encoder is not None:
-        from rankwell.rank.dense import DenseRanker, share_table, shares_tried, tune_hybrid
+        from rankwell.rank.dense import DenseRanker, share_table, tune_hybrid
 
         shares = tune_hybrid(opened, DenseRanker(bi_encoder), records, judgments, tuning.best, **how)
         print("\n" + share_table(shares), file=reports(out))
-        record["hybrid"] = shares_tried(shares)
+        record["hybrid"] = shares.as_dict(lambda setting: {"share": setting.similarity})
     if out:
         write_json(out, record)

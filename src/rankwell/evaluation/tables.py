@@ -16,7 +16,7 @@ from rankwell.evaluation.notation import Measure
 
 Value = str | int | float | None
 
-TEST_NAMES = {"t": "paired t-test", "randomisation": "randomisation test"}
+TEST_NAMES = {"t": "paired t-test", "wilcoxon": "Wilcoxon signed-rank test", "randomisation": "randomisation test"}
 
 
 @dataclass(frozen=True, slots=True)

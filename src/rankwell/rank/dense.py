@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, get_args
+from typing import get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -315,13 +315,3 @@ def share_table(tuned: Tuned[Shares]) -> str:
         return f"--hybrid {shares.similarity:g}" if shares.similarity else "BM25 alone"
 
     return tuned.table("the bi-encoder's weight", lambda shares: shares.similarity, name=option)
-
-
-def shares_tried(tuned: Tuned[Shares]) -> dict[str, Any]:
-    """The figures of :func:`tune_hybrid` for a JSON file."""
-    means = sorted((shares.similarity, mean) for shares, mean in zip(tuned.settings, tuned.means, strict=True))
-    return {
-        "share": tuned.best.similarity,
-        "cross_validated": tuned.cross_validated,
-        "grid": [{"share": share, "mean": mean} for share, mean in means],
-    }

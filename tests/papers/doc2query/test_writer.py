@@ -165,7 +165,7 @@ def test_new_weights_are_drawn_by_the_seed(loaded: Any, tiny_checkpoint: Path) -
 
 
 def test_a_checkpoint_with_an_mlm_head_lends_it_to_the_output(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    from rankwell.papers.drbert.heads import load_pretraining, save_pretraining
+    from rankwell.papers.drbert.pretrain import load_pretraining, save_pretraining
 
     pretrained, tokenizer = load_pretraining(tiny_checkpoint, seed=9)
     with torch.no_grad():

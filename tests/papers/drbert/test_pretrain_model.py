@@ -17,9 +17,14 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Placer
 from rankwell.models.encoder import Encoder
 from rankwell.models.spec import EncoderConfig
-from rankwell.papers.drbert.heads import PretrainingModel
 from rankwell.papers.drbert.options import PretrainOptions
-from rankwell.papers.drbert.pretrain import MaskingVocabulary, PretrainingTask, evaluate_pretraining, hold_out
+from rankwell.papers.drbert.pretrain import (
+    MaskingVocabulary,
+    PretrainingModel,
+    PretrainingTask,
+    evaluate_pretraining,
+    hold_out,
+)
 from rankwell.sample import FOLDER
 from rankwell.training.loop.task import Step
 

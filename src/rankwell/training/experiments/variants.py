@@ -97,7 +97,7 @@ class Suite(Options):
     measures: tuple[str, ...] | None = Field(
         default=None, description="Columns of the table; none: those of the recipe."
     )
-    test: Literal["t", "randomisation"] = Field(default="t", description="Significance test.")
+    test: Literal["t", "wilcoxon", "randomisation"] = Field(default="t", description="Significance test.")
     groups: tuple[GroupKind, ...] = Field(
         default=(), description="Also compare within groups of queries: `split words`, `length`, `type`."
     )
