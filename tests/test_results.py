@@ -8,9 +8,11 @@ import json
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pytest
 
 from rankwell.corpus.query_types import QUERY_TYPES
@@ -118,6 +120,37 @@ def test_the_tables_of_fitted_pipelines_are_those_of_the_files() -> None:
     others = tables_of((FIT / "README.md").read_text(encoding="utf-8").partition("\n## Differences\n")[2])
     printed = printed_tables(FIT, "fit.py")
     assert sorted(tables_of(results) + others) == sorted(printed)
+
+
+def test_gains_by_judged_queries_and_by_clicks_are_those_of_the_files() -> None:
+    page = (ROOT / "docs" / "fitting.md").read_text(encoding="utf-8")
+    for name, row in (
+        ("insuranceqa", "InsuranceQA, unfitted .447"),
+        ("medquad", "MedQuAD, .684"),
+        ("wiki", "Wikipedia"),
+    ):
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| {row}"))
+        columns = columns_of(FIT / f"curve-{name}.csv.gz")
+        before, gains = columns[f"{name}/0/hybrid"], defaultdict[int, list[float]](list)
+        for column, values in columns.items():
+            if column.endswith(" all"):
+                gains[int(column.split("/")[1])].append(float(np.mean(values - before)))
+        means = [float(np.mean(gains[size])) for size in (100, 300, 1_000, 3_000, 10_000)]
+        assert line.split("|")[2:-1] == [f" +{mean:.3f} ".replace("0.", ".") if mean else " 0 " for mean in means]
+        assert f".{1000 * before.mean():.0f}" in line
+    for kind, row in (("/engine", "nothing: the engine"), ("/judgments", "judgments"), ("100/clicks", "clicks, 100")):
+        columns = [columns_of(FIT / f"clicks-all-{name}.csv.gz") for name in ("insuranceqa", "medquad")]
+        means = [np.mean(next(own[name] for name in own if name.endswith(kind))) for own in columns]
+        assert any(
+            re.match(rf"\| {row}.*\| \.{1000 * means[0]:.0f} \| \.{1000 * means[1]:.0f} \|$", line)
+            for line in page.splitlines()
+        )
+
+
+def columns_of(path: Path) -> dict[str, np.ndarray]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        (_, *names), *rows = csv.reader(file)
+    return {name: np.array([float(row[place]) for row in rows]) for place, name in enumerate(names, 1)}
 
 
 def test_arms_are_joined_by_seed(tmp_path: Path) -> None:
