@@ -24,7 +24,7 @@ from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.passage_vectors import LARGEST_SHARD, SMALLEST_SHARD, PassageVectors, VectorsJob, shard_size
 from rankwell.rank.system import add_shares
-from rankwell.rank.vector_search import search_vectors
+from rankwell.rank.vector_search import _on_device, search_vectors
 from rankwell.retrieve.index import Index
 
 WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
@@ -165,6 +165,24 @@ def test_search_compares_every_document(monkeypatch: pytest.MonkeyPatch) -> None
     np.testing.assert_allclose(scores, -np.sort(-whole, axis=1)[:, :5], rtol=1e-5)
     few, _ = search_vectors(queries, iter([documents[:3]]), 5)
     assert few.shape == (7, 3)
+
+
+def test_vectors_that_stay_on_a_device_are_compared_as_those_that_are_copied() -> None:
+    random, device = np.random.default_rng(0), torch.device("cpu")
+    documents, queries = random.normal(size=(30, 8)).astype(np.float16), torch.randn(3, 8)
+    copied, kept = np.split(documents, [10, 12]), [torch.from_numpy(part) for part in np.split(documents, [7])]
+    whole = queries @ torch.from_numpy(documents).float().T
+    for blocks in (copied, kept):
+        torch.testing.assert_close(_on_device(blocks, device)(queries), whole)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_keeps_vectors(store: DocumentStore, tiny_bi_encoder: Path) -> None:
+    dense = DenseRanker(BiEncoder.from_pretrained(tiny_bi_encoder, device="cuda"))
+    queries = dense.encoder.encode_queries(["bee", "river"])
+    first, again = (dense.nearest(queries, store, 3, compressed=False) for _ in range(2))
+    assert all(block.is_cuda for block in dense._copies[store.docids])
+    np.testing.assert_array_equal(first[0], again[0])
 
 
 @pytest.mark.parametrize("queries", [1, 4, 5])

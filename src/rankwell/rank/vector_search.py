@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ Block = NDArray[np.floating]
 
 def search_vectors(
     queries: Vectors,
-    blocks: Iterator[Block],
+    blocks: Iterator[Block | Tensor],
     k: int,
     *,
     device: torch.device | str = "cpu",
@@ -39,8 +40,8 @@ def search_vectors(
 ) -> tuple[Rows, Vectors]:
     """The ``k`` documents nearest to each query, best first: their numbers and similarities, both (Q, k).
 
-    Exact: every document is compared, in fp32. ``blocks`` are the documents' vectors in order. If fewer than ``k``
-    documents are ``allowed``, the rest of a row is -1 and 0.
+    Exact: every document is compared, in fp32. ``blocks`` are the documents' vectors in order; tensors are on
+    ``device`` already. If fewer than ``k`` documents are ``allowed``, the rest of a row is -1 and 0.
     """
     device = torch.device(device)
     vectors = torch.from_numpy(np.ascontiguousarray(queries, np.float32)).to(device)
@@ -72,8 +73,9 @@ def _hide(scores: Tensor, excluded: Tensor | None) -> Tensor:
     return scores if excluded is None else scores.masked_fill_(excluded, -torch.inf)
 
 
-def _on_device(group: Sequence[Block], device: torch.device) -> Callable[[Tensor], Tensor]:
-    documents = torch.from_numpy(np.concatenate(group)).to(device).float()
+def _on_device(group: Sequence[Block | Tensor], device: torch.device) -> Callable[[Tensor], Tensor]:
+    copies = [block if isinstance(block, Tensor) else torch.from_numpy(np.array(block)).to(device) for block in group]
+    documents = torch.cat(copies).float()
     return lambda queries: queries @ documents.T
 
 
@@ -141,9 +143,9 @@ def _pieces(group: Sequence[Block], size: int) -> Iterator[tuple[int, list[Block
         yield begin, parts
 
 
-def _groups(blocks: Iterator[Block], size: int) -> Iterator[list[Block]]:
+def _groups(blocks: Iterator[Block | Tensor], size: int) -> Iterator[list[Any]]:
     """Blocks of at least ``size`` rows together, for fewer and larger steps."""
-    group: list[Block] = []
+    group: list[Any] = []
     for block in blocks:
         group.append(block)
         if sum(map(len, group)) >= size:
