@@ -49,7 +49,7 @@ from rankwell.rank.window_scores import WindowScores
 from rankwell.training.data.sampling import Lists, draw
 from rankwell.training.loop.loop import CollapseGuard, train
 from rankwell.training.loop.losses import Loss, make_loss
-from rankwell.training.loop.task import ListTask, Parts, Step
+from rankwell.training.loop.task import ListTask, Step, StepParts
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number
@@ -76,7 +76,7 @@ class SdnetTask(ListTask):
         super().__init__(draw, loss)
         self._queries, self._passages, self._table = queries, passages, table
 
-    def pairs(self, lists: Lists, step: Step) -> Parts:
+    def pairs(self, lists: Lists, step: Step) -> StepParts:
         """See :class:`~rankwell.training.loop.task.ListTask`."""
         passages = lists.documents.reshape(-1)
         queries = np.repeat(lists.queries, lists.documents.shape[1])
@@ -87,7 +87,7 @@ class SdnetTask(ListTask):
             return scores
 
         # An empty passage still takes one place.
-        return Parts(np.maximum(1, self._passages.lengths(passages)), score)
+        return StepParts(np.maximum(1, self._passages.lengths(passages)), score)
 
 
 def _config(

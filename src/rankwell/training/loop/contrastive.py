@@ -23,7 +23,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import StoredTokens
 from rankwell.training.data.sampling import Lists, RelevantDocuments
 from rankwell.training.loop.losses import kl
-from rankwell.training.loop.task import DrawnLists, Parts, Step
+from rankwell.training.loop.task import DrawnLists, Step, StepParts
 
 TAUGHT = 0.5
 """The weight of what a teacher says."""
@@ -64,7 +64,7 @@ class PairTask(DrawnLists):
         self._relevant, self._scale, self._teacher = relevant, scale, teacher
 
     @abstractmethod
-    def texts(self, lists: Lists, step: Step) -> Parts:
+    def texts(self, lists: Lists, step: Step) -> StepParts:
         """The queries and then all documents."""
 
     def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
@@ -131,7 +131,7 @@ class TextPairTask(PairTask):
         self._queries, self._documents, self._reader = queries, documents, reader
         self._document_prompt = document_prompt
 
-    def texts(self, lists: Lists, step: Step) -> Parts:
+    def texts(self, lists: Lists, step: Step) -> StepParts:
         """See :class:`PairTask`; a text costs its tokens."""
         sequences, places = step.sort(self.lay_out(lists))
 
@@ -139,7 +139,7 @@ class TextPairTask(PairTask):
             vectors: Tensor = model(*step.place(slice_sequences(sequences, chunk.start, chunk.stop)))
             return vectors
 
-        return Parts(sequences.lengths(), encode, places)
+        return StepParts(sequences.lengths(), encode, places)
 
     def lay_out(self, lists: Lists) -> Sequences:
         """The queries of these lists, then all their documents."""

@@ -146,7 +146,7 @@ def chunk_by_tokens(lengths: NDArray[np.int64], budget: int) -> list[slice]:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class StepParts:
     """What a step computes one by one: texts or pairs, the budget that each costs, and how to compute some.
 
     ``places`` are those of their rows in the task's own order, where they were sorted.
@@ -227,7 +227,7 @@ class ListTask(DrawnLists):
         self._loss = loss
 
     @abstractmethod
-    def pairs(self, lists: Lists, step: Step) -> Parts:
+    def pairs(self, lists: Lists, step: Step) -> StepParts:
         """All pairs of these lists, list after list."""
 
     def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
@@ -260,7 +260,7 @@ class RankingTask(ListTask):
         self.data = data
         self.reader = replace(reader, windows=None)
 
-    def pairs(self, lists: Lists, step: Step) -> Parts:
+    def pairs(self, lists: Lists, step: Step) -> StepParts:
         """See :class:`ListTask`; a pair costs its tokens."""
         sequences, places = step.sort(self.lay_out(lists))
 
@@ -268,7 +268,7 @@ class RankingTask(ListTask):
             batch = step.place(slice_sequences(sequences, chunk.start, chunk.stop))
             return log_odds(model(*batch)).float()
 
-        return Parts(sequences.lengths(), score, places)
+        return StepParts(sequences.lengths(), score, places)
 
     def lay_out(self, lists: Lists) -> Sequences:
         """The pairs of these lists, list after list."""

@@ -24,7 +24,7 @@ from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.training.data.sampling import Lists
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import PairTask
-from rankwell.training.loop.task import Parts, Step
+from rankwell.training.loop.task import Step, StepParts
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import FINDING, STAGES, StageKind, StageResult, Work
 from rankwell.training.stage_options.first_stages import AdapterOptions
@@ -71,7 +71,7 @@ class VectorPairTask(PairTask):
         super().__init__(pairs.draw, pairs.relevant, scale)
         self._queries, self._documents = queries, documents
 
-    def texts(self, lists: Lists, step: Step) -> Parts:
+    def texts(self, lists: Lists, step: Step) -> StepParts:
         """See :class:`~rankwell.training.loop.contrastive.PairTask`; a vector costs as much as a token."""
         place = partial(torch.as_tensor, dtype=torch.float32, device=step.device)
         queries, documents = self._queries[lists.queries], self._documents(lists.documents.reshape(-1))
@@ -83,7 +83,7 @@ class VectorPairTask(PairTask):
             mapped: Tensor = model(place(of_queries), place(of_documents))
             return mapped
 
-        return Parts(np.ones(len(queries) + len(documents), np.int64), encode)
+        return StepParts(np.ones(len(queries) + len(documents), np.int64), encode)
 
 
 def check(work: Work, stage: RecipeStage[AdapterOptions]) -> None:
