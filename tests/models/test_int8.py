@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,14 +76,68 @@ def test_whole_tiles_have_the_same_sums(monkeypatch: pytest.MonkeyPatch) -> None
     found = []
     for tiles in (True, False):
         monkeypatch.setattr("rankwell.models.int8.may_use_tiles", lambda tiles=tiles: tiles)
-        encoder = make_encoder(hidden_size=64, intermediate_size=192)
+        encoder = make_encoder(hidden_size=64, intermediate_size=192)  # heads too small for attention in bf16
         quantise_encoder(encoder)
         found.append(states(encoder, sequences(), "strm"))
     np.testing.assert_array_equal(*found)
 
 
+def _numbers(address: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: type) -> Any:
+    """Memory as an array."""
+    size = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)) + np.dtype(kind).itemsize
+    memory = (ctypes.c_uint8 * int(size)).from_address(int(address))
+    return np.ndarray(shape, kind, memory, strides=strides)
+
+
+def _bf16(numbers: Any) -> Any:
+    return (numbers.astype(np.uint32) << 16).view(np.float32)
+
+
+def _multiply_tiles(rows: int, stride: int, columns: int, steps: int, out: int) -> None:
+    """What AMX computes: 32 rows and 16 columns of 32 bf16 numbers a step."""
+    left = _bf16(_numbers(rows, (32, 32 * steps), (stride, 2), np.uint16))
+    right = _bf16(_numbers(columns, (16 * steps, 16, 2), (64, 4, 2), np.uint16))
+    _numbers(out, (32, 16), (64, 4), np.float32)[:] = left @ right.transpose(0, 2, 1).reshape(-1, 16)
+
+
+def _pair(low: np.float32, high: np.float32) -> int:
+    low_bits, high_bits = (int(np.float32(value).view(np.int32)) + 0x8000 for value in (low, high))
+    return int(np.int64(low_bits >> 16 & 0xFFFF | high_bits & ~0xFFFF).astype(np.int32))
+
+
+def _softmax(scores: int, rows: int, factors: int) -> None:
+    numbers = _numbers(scores, (rows, 16), (64, 4), np.float32)
+    numbers[:] = np.exp(numbers - numbers.max(0))
+    _numbers(factors, (16,), (4,), np.float32)[:] = 1 / numbers.sum(0)
+
+
+@pytest.mark.parametrize(("heads", "first_only", "masked"), [(2, False, False), (1, True, False), (1, False, True)])
+def test_attention_in_bf16_attends_as_in_fp32(
+    monkeypatch: pytest.MonkeyPatch, heads: int, first_only: bool, masked: bool
+) -> None:
+    """The kernel uncompiled, with AMX's instructions computed by numpy, beside the compiled one in fp32."""
+    from rankwell.models.kernels import int8_kernels
+
+    lengths = np.array([5, 33, 16, 1])
+    begins, random = np.cumsum(lengths) - lengths, np.random.default_rng(0)
+    qkv = random.normal(size=(lengths.sum() + 32, 3 * 64)).astype(np.float32)
+    qkv[:, :64] /= 8
+    mask = random.random((4, 33, 33)) < 0.7 if masked else np.zeros((0, 0, 0), np.bool_)
+    mask |= np.eye(33, dtype=np.bool_)[None] if masked else False
+    qkv[lengths.sum() :] = np.nan  # rows to spare are never read
+    arguments = (qkv, begins, lengths, mask, heads, first_only)
+    expected = int8_kernels.attend(*arguments)
+    stand_ins = {"bf16_tiles": _multiply_tiles, "bf16_pair": _pair, "softmax_columns": _softmax, "TILE": 16}
+    stand_ins |= {"_close": int8_kernels._close._function, "open_tiles": lambda: None, "close_tiles": lambda: None}
+    for name, value in stand_ins.items():
+        monkeypatch.setattr(int8_kernels, name, value)
+    found = int8_kernels.attend_in_bf16._function(*arguments)
+    rows = len(lengths) if first_only else lengths.sum()
+    np.testing.assert_allclose(found[:rows], expected[:rows], atol=0.02)
+
+
 def test_tiles_are_compiled_for_a_processor_that_has_them() -> None:
-    """The instructions, made here for another processor: eight registers, four products for each four tiles loaded."""
+    """The instructions, made here for another processor: at least one product for each tile loaded, or two of three."""
     script = """
 from llvmlite import binding, ir
 from rankwell.models import devices
@@ -90,7 +146,9 @@ from rankwell.models.kernels import tile_kernels
 module = ir.Module()
 function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 10), "tiles")
 builder = ir.IRBuilder(function.append_basic_block())
-for make, arguments in ((tile_kernels.open_tiles, []), (tile_kernels.int8_tiles, function.args)):
+kernels = (tile_kernels.open_tiles, 0), (tile_kernels.int8_tiles, 10), (tile_kernels.bf16_tiles, 5)
+for make, count in kernels:
+    arguments = function.args[:count]
     _, generate = make._defn(None, *arguments)
     generate(type("Context", (), {"get_dummy_value": lambda self: None})(), builder, None, arguments)
 builder.ret_void()
@@ -100,10 +158,9 @@ machine = binding.Target.from_triple("x86_64-unknown-linux-gnu").create_target_m
 print(machine.emit_assembly(binding.parse_assembly(str(module))))
 """
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    counts = {
-        name: len(re.findall(rf"\t{name}\b", printed)) for name in ("ldtilecfg", "tileloadd", "tdpbusd", "tilestored")
-    }
-    assert counts == {"ldtilecfg": 1, "tileloadd": 4, "tdpbusd": 4, "tilestored": 4}
+    names = ("ldtilecfg", "tileloadd", "tdpbusd", "tdpbf16ps", "tilestored")
+    counts = {name: len(re.findall(rf"\t{name}\b", printed)) for name in names}
+    assert counts == {"ldtilecfg": 1, "tileloadd": 4 + 3, "tdpbusd": 4, "tdpbf16ps": 2, "tilestored": 4 + 2}
 
 
 def test_a_rule_changes_the_states_as_it_does_exact_ones() -> None:

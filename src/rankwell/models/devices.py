@@ -148,5 +148,5 @@ def cpu_flags(cpu_info: Path | None = None) -> list[str]:
     return next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), [])
 
 
-DOT_LANES, HAS_TILES = dot_lanes(), "amx_int8" in cpu_flags()
+DOT_LANES, HAS_TILES = dot_lanes(), {"amx_int8", "amx_bf16"} <= {*cpu_flags()}
 """Of this machine, whatever a test says its processor is."""

@@ -22,14 +22,15 @@ def _compute_layer(
     qkv: Product, heads: int, tiles: bool, rest: tuple[Any, ...], x: Tensor, layout: Layout, *, first_only: bool = False
 ) -> Tensor:
     """What a layer computes: all tokens (T, H) → (T, H), or (B, H) of the first tokens alone."""
-    from rankwell.models.kernels.int8_kernels import attend, finish, project  # imports numba
+    from rankwell.models.kernels.int8_kernels import attend, attend_in_bf16, finish, project  # imports numba
 
     states = np.ascontiguousarray(x.numpy())
     begins, lengths = layout.first.numpy(), layout.lengths.numpy()
     mask = np.zeros((0, 0, 0), np.bool_)
     if layout.mask is not None and layout.mask.shape[2] > 1:  # otherwise it only marks padding
         mask = layout.mask[:, 0].numpy()
-    mixed = attend(project(states, qkv, tiles), begins, lengths, mask, heads, first_only)
+    mix = attend_in_bf16 if tiles and x.shape[1] // heads % 32 == 0 else attend
+    mixed = mix(project(states, qkv, tiles), begins, lengths, mask, heads, first_only)
     return from_numpy(finish(states[begins] if first_only else states, mixed, *rest, tiles))
 
 
@@ -81,7 +82,10 @@ def quantise_linear(linear: nn.Linear) -> Product:
     columns, depth = whole.shape
     panels = whole.reshape(columns // TILE, TILE, depth // 4, 4).transpose(0, 2, 1, 3)
     totals = scales * whole.sum(axis=1, dtype=np.int64).astype(np.float32)
-    return np.ascontiguousarray(panels), scales, totals, linear.bias.detach().float().numpy().copy()
+    memory = np.empty(whole.size + 64, np.int8)
+    aligned = memory[-memory.ctypes.data % 64 :][: whole.size].reshape(panels.shape)  # lines of the cache, loaded whole
+    np.copyto(aligned, panels)
+    return aligned, scales, totals, linear.bias.detach().float().numpy().copy()
 
 
 def _scale_queries(qkv: Product, width: int, heads: int) -> Product:

@@ -1,5 +1,7 @@
 """BERT's layers in 8 bits on a CPU: matrix products of int8 with exact sums, everything between them in fp32.
 
+With AMX, attention multiplies in bf16.
+
 Each row of an input has its own range: ``x ≈ scale · q + middle`` with ``q`` in -128 … 127, or in 0 … 255 where the
 processor multiplies unsigned bytes by signed ones. Each column of a weight has its own scale, symmetric around 0. Sums
 of integers are exact, and every row is computed alone, so a text has the same result in any batch.
@@ -18,6 +20,8 @@ from rankwell.models.kernels.tile_kernels import (
     LEAST,
     SPAN,
     TILE,
+    bf16_pair,
+    bf16_tiles,
     close_tiles,
     fp32_tile,
     int8_tile,
@@ -48,6 +52,14 @@ _GELU = tuple(
     )
 )
 _CLOSED = np.float32(-1e30)
+
+
+@native()
+def _aligned(rows, columns):
+    """Zeros (rows, columns) of 4 bytes each, from the start of a line of the cache: AMX loads whole lines."""
+    memory = np.zeros(rows * columns + 16, np.int32)
+    first = (64 - memory.ctypes.data % 64) % 64 // 4
+    return memory[first : first + rows * columns].reshape(rows, columns)
 
 
 @native(fastmath=True, error_model="numpy")
@@ -152,7 +164,7 @@ def project(x, product, tiles):
     """A linear layer: ``x`` (T, K) → (T, N); the result has rows to spare."""
     rows, width = x.shape
     out = np.empty((rows + SPAN * TILE, len(product[3])), np.float32)
-    panels = np.zeros((BLOCK // TILE, width // 4, TILE), np.int32)
+    panels = _aligned(BLOCK, width // 4).reshape(BLOCK // TILE, width // 4, TILE)
     scales, middles, row = np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32), np.empty(width, np.int8)
     for begin in range(0, rows, BLOCK):
         count = min(BLOCK, rows - begin)
@@ -166,12 +178,12 @@ def finish(x, mixed, mix, mix_norm, inner, outer, outer_norm, epsilon, tiles):
     """What follows attention in a layer: ``x`` (R, H) is its input, ``mixed`` (≥ R, H) the output of attention."""
     rows, width, deep = len(x), x.shape[1], len(inner[3])
     out = np.empty((rows, width), np.float32)
-    panels = np.zeros((BLOCK // TILE, width // 4, TILE), np.int32)
-    deep_panels = np.zeros((BLOCK // TILE, deep // 4, TILE), np.int32)
+    panels = _aligned(BLOCK, width // 4).reshape(BLOCK // TILE, width // 4, TILE)
+    deep_panels = _aligned(BLOCK, deep // 4).reshape(BLOCK // TILE, deep // 4, TILE)
     scales, middles, row = np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32), np.empty(width, np.int8)
     deep_row = np.empty(deep, np.int8)
-    sums, normal = np.empty((BLOCK, width), np.float32), np.empty((BLOCK, width), np.float32)
-    activated = np.empty((BLOCK, deep), np.float32)
+    sums, normal = _aligned(BLOCK, width).view(np.float32), _aligned(BLOCK, width).view(np.float32)
+    activated = _aligned(BLOCK, deep).view(np.float32)
     for begin in range(0, rows, BLOCK):
         count = min(BLOCK, rows - begin)
         _quantise(mixed[begin:], count, panels, scales, middles, row, tiles)
@@ -183,6 +195,70 @@ def finish(x, mixed, mix, mix_norm, inner, outer, outer_norm, epsilon, tiles):
         _quantise(activated, count, deep_panels, scales, middles, deep_row, tiles)
         _multiply(deep_panels, count, scales, middles, outer, sums, tiles)
         _add_norm(normal, sums, count, outer_norm, epsilon, out[begin:])
+    return out
+
+
+@native()
+def _close(scores, allowed, length):
+    """Hide what the rows of a tile may not attend to; ``scores`` (·, TILE) are transposed."""
+    for lane in range(min(TILE, len(allowed))):
+        for j in range(length):
+            if not allowed[lane, j]:
+                scores[j, lane] = _CLOSED
+
+
+@native()
+def attend_in_bf16(qkv, begins, lengths, mask, heads, first_only):
+    """What :func:`attend` computes, by AMX: products of bf16 numbers with sums in fp32. Heads have 32 · n dimensions.
+
+    Keys and values are the rows of tiles, queries and exponentials the columns, so the result is transposed.
+    """
+    width, step = qkv.shape[1] // 3, SPAN * TILE
+    size, longest = width // heads, -(-lengths.max() // step) * step
+    half, pairs = size // 2, longest // 2
+    out = np.empty((len(lengths) if first_only else len(qkv), width), np.float32)
+    keys, values, exponentials = _aligned(longest, half), _aligned(size, pairs), _aligned(pairs, TILE)
+    queries = _aligned(longest, half).reshape(longest // TILE, half, TILE)
+    scores, mixed = _aligned(longest, TILE).view(np.float32), _aligned(size, TILE).view(np.float32)
+    factors = np.empty(TILE, np.float32)
+    open_tiles()
+    for number in range(len(lengths)):
+        begin, length = begins[number], lengths[number]
+        count, steps = 1 if first_only else length, -(-length // step)
+        for head in range(heads):
+            first = head * size
+            for j in range(length):
+                query, key, panel = qkv[begin + j, first:], qkv[begin + j, width + first :], queries[j // TILE]
+                for d in range(half):
+                    keys[j, d] = bf16_pair(key[2 * d], key[2 * d + 1])
+                if j < count:
+                    for d in range(half):
+                        panel[d, j % TILE] = bf16_pair(query[2 * d], query[2 * d + 1])
+            for j in range(0, length, 2):
+                value = qkv[begin + j, 2 * width + first :]
+                following = qkv[begin + min(j + 1, length - 1), 2 * width + first :]
+                for d in range(size):
+                    values[d, j // 2] = bf16_pair(value[d], following[d])
+            for row in range(0, count, TILE):
+                asked = queries.ctypes.data + 4 * row * half
+                for j in range(0, length, step):
+                    place = scores.ctypes.data + 4 * j * TILE
+                    bf16_tiles(keys.ctypes.data + 4 * j * half, 4 * half, asked, size // step, place)
+                if len(mask):
+                    _close(scores, mask[number, row:count], length)
+                softmax_columns(scores.ctypes.data, length, factors.ctypes.data)
+                scores[length : steps * step] = 0
+                for j in range(steps * step // 2):
+                    for lane in range(TILE):
+                        exponentials[j, lane] = bf16_pair(scores[2 * j, lane], scores[2 * j + 1, lane])
+                for d in range(0, size, step):
+                    place = mixed.ctypes.data + 4 * d * TILE
+                    bf16_tiles(values.ctypes.data + 4 * d * pairs, 4 * pairs, exponentials.ctypes.data, steps, place)
+                for lane in range(min(TILE, count - row)):
+                    result = out[(number if first_only else begin + row) + lane, first:]
+                    for d in range(size):
+                        result[d] = mixed[d, lane] * factors[lane]
+    close_tiles()
     return out
 
 
@@ -240,11 +316,7 @@ def attend(qkv, begins, lengths, mask, heads, first_only):
                         none,
                     )
                 if len(mask):
-                    for lane in range(min(TILE, count - row)):
-                        allowed = mask[number, row + lane]
-                        for j in range(length):
-                            if not allowed[j]:
-                                scores[j, lane] = _CLOSED
+                    _close(scores, mask[number, row:count], length)
                 softmax_columns(scores.ctypes.data, length, factors.ctypes.data)
                 to = number if first_only else begin + row
                 for d in range(parts):

@@ -9,6 +9,8 @@ columns fill its eight registers. Elsewhere no instructions are written for that
 
     columns    (N / TILE, K, TILE) fp32 or (N / TILE, K / 4, TILE, 4) int8     panels of columns
     rows       (M / TILE, K, TILE) fp32 or (M / TILE, K / 4, TILE, 4) int8     panels of rows; with AMX (M, K) int8
+
+AMX also multiplies pairs of bf16 numbers: columns (N / TILE, K / 2, TILE, 2), rows (M, K).
 """
 
 from __future__ import annotations
@@ -132,14 +134,15 @@ def close_tiles(context):  # type: ignore[no-untyped-def]
     return types.void(), _close_instructions
 
 
+def _place(builder: Any, base: Any, *offsets: Any) -> Any:
+    for offset in offsets:
+        base = builder.add(base, offset)
+    return builder.inttoptr(base, _I8.as_pointer())
+
+
 def _sum_matrix(builder: Any, rows: Any, columns: Any, steps: Any) -> Any:
     """The address of the sums of SPAN² tiles, (SPAN, SPAN, TILE, TILE)."""
-
-    def place(base: Any, *offsets: Any) -> Any:
-        for offset in offsets:
-            base = builder.add(base, offset)
-        return builder.inttoptr(base, _I8.as_pointer())
-
+    place = partial(_place, builder)
     depth = builder.mul(steps, number(4))
     following = builder.mul(depth, number(TILE))
     for register in range(4):
@@ -165,6 +168,47 @@ def _sum_matrix(builder: Any, rows: Any, columns: Any, steps: Any) -> Any:
     for register in range(4):
         _call_amx(builder, "tilestored64", register, place(address, number(_TILE_SIZE * register)), number(64))
     return address
+
+
+def _bf16_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    rows, stride, columns, steps, out = arguments
+    place, below = partial(_place, builder), builder.mul(stride, number(TILE))
+
+    def add(step: Any, _: list[Any]) -> list[Any]:
+        offset = builder.mul(step, number(64))
+        _call_amx(builder, "tileloadd64", 4, place(columns, builder.mul(step, number(_TILE_SIZE))), number(64))
+        _call_amx(builder, "tileloadd64", 2, place(rows, offset), stride)
+        _call_amx(builder, "tdpbf16ps", 0, 2, 4)
+        _call_amx(builder, "tileloadd64", 3, place(rows, below, offset), stride)
+        _call_amx(builder, "tdpbf16ps", 1, 3, 4)
+        return []
+
+    for register in range(SPAN):
+        _call_amx(builder, "tilezero", register)
+    fold_steps(builder, steps, stride, 0, add)
+    for register in range(SPAN):
+        _call_amx(builder, "tilestored64", register, place(out, number(_TILE_SIZE * register)), number(64))
+    return context.get_dummy_value()
+
+
+@intrinsic
+def bf16_tiles(context, rows, stride, columns, steps, out):  # type: ignore[no-untyped-def]
+    """``out[r, c] = Σ_k rows[r, k] · columns[k, c]`` for SPAN tiles, one below the other, by AMX in bf16.
+
+    ``rows`` are ``stride`` bytes apart; a step is 32 numbers of each. ``out`` (SPAN · TILE, TILE) is fp32.
+    """
+    return types.void(*[types.intp] * 5), _bf16_instructions
+
+
+def _pair_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    low, high = (builder.add(builder.bitcast(value, _I32), _I32(0x8000)) for value in arguments)
+    return builder.or_(builder.lshr(low, _I32(16)), builder.and_(high, _I32(-0x10000)))
+
+
+@intrinsic
+def bf16_pair(context, low, high):  # type: ignore[no-untyped-def]
+    """Two fp32 numbers as one of 32 bits: rounded to bf16, the first in its lower half."""
+    return types.int32(types.float32, types.float32), _pair_instructions
 
 
 def _tile_of(kind: str) -> Any:
