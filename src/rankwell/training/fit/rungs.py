@@ -55,7 +55,7 @@ TITLE_WEIGHTS, ANALYSER, INDEXED = (3.0,), "analyser", 10_000
 """Weights of titles to try, the step that does, and about how many documents are indexed in a second."""
 DEPTHS = (10, 20, 50, 100)
 """Depths of re-ranking to choose from."""
-READING_TIME = 0.5
+READING_TIME = 0.7
 """The part of the time left that a re-ranker as it is may take."""
 LEAST_READ, ENOUGH_READ = 200, 500
 """A re-ranker as it is is compared on at least so many queries, where there are as many, and on more than so many only
