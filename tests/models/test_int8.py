@@ -105,6 +105,12 @@ def _pair(low: np.float32, high: np.float32) -> int:
     return int(np.int64(low_bits >> 16 & 0xFFFF | high_bits & ~0xFFFF).astype(np.int32))
 
 
+def _pair_rows(source: int, pairs: int, out: int) -> None:
+    rows = _numbers(source, (pairs, 2, 16), (128, 64, 4), np.float32)
+    packed = [[_pair(*two) for two in row.T] for row in rows]
+    _numbers(out, (pairs, 16), (64, 4), np.int32)[:] = packed
+
+
 def _softmax(scores: int, rows: int, factors: int) -> None:
     numbers = _numbers(scores, (rows, 16), (64, 4), np.float32)
     numbers[:] = np.exp(numbers - numbers.max(0))
@@ -128,12 +134,37 @@ def test_attention_in_bf16_attends_as_in_fp32(
     arguments = (qkv, begins, lengths, mask, heads, first_only)
     expected = int8_kernels.attend(*arguments)
     stand_ins = {"bf16_tiles": _multiply_tiles, "bf16_pair": _pair, "softmax_columns": _softmax, "TILE": 16}
+    stand_ins["pair_rows"] = _pair_rows
     stand_ins |= {"_close": int8_kernels._close._function, "open_tiles": lambda: None, "close_tiles": lambda: None}
     for name, value in stand_ins.items():
         monkeypatch.setattr(int8_kernels, name, value)
     found = int8_kernels.attend_in_bf16._function(*arguments)
     rows = len(lengths) if first_only else lengths.sum()
     np.testing.assert_allclose(found[:rows], expected[:rows], atol=0.02)
+
+
+def test_rows_are_packed_as_pairs_of_bf16_numbers() -> None:
+    from numba import njit
+
+    from rankwell.models.kernels.tile_kernels import bf16_pair, pair_rows
+
+    rows = np.random.default_rng(0).normal(size=(6, TILE)).astype(np.float32)
+    rows[0, :3] = 1, 1.00390625, -1.01171875  # exact; halfway between two, which goes up; and beyond it
+    out, single = np.zeros((3, TILE), np.int32), np.zeros((3, TILE), np.int32)
+
+    @njit
+    def pack(rows: Any, out: Any, single: Any) -> None:
+        pair_rows(rows.ctypes.data, len(out), out.ctypes.data)
+        for j in range(len(single)):
+            for lane in range(single.shape[1]):
+                single[j, lane] = bf16_pair(rows[2 * j, lane], rows[2 * j + 1, lane])
+
+    pack(rows, out, single)
+    np.testing.assert_array_equal(out, single)
+    np.testing.assert_array_equal(out, [[_pair(*two) for two in pair.T] for pair in rows.reshape(3, 2, TILE)])
+    halves = _bf16(out.view(np.uint16).reshape(3, TILE, 2))
+    np.testing.assert_array_equal(halves[0, :3, 0], [1, 1.0078125, -1.015625])
+    np.testing.assert_allclose(halves.transpose(0, 2, 1).reshape(6, TILE), rows, rtol=2**-8)
 
 
 def test_tiles_are_compiled_for_a_processor_that_has_them() -> None:

@@ -34,9 +34,9 @@ from rankwell.models.foreign import ForeignEncoder
 from rankwell.models.int8 import quantise_encoder, restore_encoder
 from rankwell.models.spec import AttentionRule
 
-CPU_BUDGET = 2048
+CPU_BUDGET, LEAST_DIVIDED = 2048, 1024
 GPU_BUDGET = 1 << 18
-"""Default token budgets of a batch."""
+"""Default token budgets of a batch, and the least for which work is divided further than once for each lane."""
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}
 PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 HALF_TYPES = (torch.bfloat16, torch.float16)
@@ -172,7 +172,7 @@ class Compute:
         """
         if self.lanes > 1:
             even = -(-int(lengths.sum()) // self.lanes)
-            size = min(self.budget, even) if self._divide else self.budget
+            size = min(self.budget, even, max(LEAST_DIVIDED, even // 8)) if self._divide else self.budget
             batches = list(token_batches(lengths, size, max_rows=max_rows))
             if len(batches) > 1:
                 done_batches = lane_threads(self.lanes).map(torch.inference_mode()(compute), batches)

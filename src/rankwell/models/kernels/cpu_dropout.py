@@ -22,19 +22,11 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def drop(x: Tensor, probability: float) -> Tensor:
     """Dropout as in torch: an element becomes 0 with this probability, and the others are scaled up."""
-    return clear(x, probability) * scale(probability) if probability else x
-
-
-def clear(x: Tensor, probability: float) -> Tensor:
-    """Like :func:`drop`, but without scaling up: the caller multiplies its result by :func:`scale`."""
+    if not probability:
+        return x
     dropped, seed = min(WHOLE - 1, round(probability * WHOLE)), int(torch.randint(WHOLE, ()))
     cleared: Tensor = _Clear.apply(x, dropped, seed)  # type: ignore[no-untyped-call]
-    return cleared
-
-
-def scale(probability: float) -> float:
-    """The factor that makes up for cleared elements."""
-    return 1 / (1 - probability)
+    return cleared * (1 / (1 - probability))
 
 
 class _Clear(torch.autograd.Function):

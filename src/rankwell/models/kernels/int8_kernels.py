@@ -28,6 +28,7 @@ from rankwell.models.kernels.tile_kernels import (
     int8_tiles,
     larger,
     open_tiles,
+    pair_rows,
     smaller,
     softmax_columns,
 )
@@ -248,9 +249,7 @@ def attend_in_bf16(qkv, begins, lengths, mask, heads, first_only):
                     _close(scores, mask[number, row:count], length)
                 softmax_columns(scores.ctypes.data, length, factors.ctypes.data)
                 scores[length : steps * step] = 0
-                for j in range(steps * step // 2):
-                    for lane in range(TILE):
-                        exponentials[j, lane] = bf16_pair(scores[2 * j, lane], scores[2 * j + 1, lane])
+                pair_rows(scores.ctypes.data, steps * step // 2, exponentials.ctypes.data)
                 for d in range(0, size, step):
                     place = mixed.ctypes.data + 4 * d * TILE
                     bf16_tiles(values.ctypes.data + 4 * d * pairs, 4 * pairs, exponentials.ctypes.data, steps, place)

@@ -200,15 +200,43 @@ def bf16_tiles(context, rows, stride, columns, steps, out):  # type: ignore[no-u
     return types.void(*[types.intp] * 5), _bf16_instructions
 
 
-def _pair_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    low, high = (builder.add(builder.bitcast(value, _I32), _I32(0x8000)) for value in arguments)
-    return builder.or_(builder.lshr(low, _I32(16)), builder.and_(high, _I32(-0x10000)))
+def _pair(builder: Any, low: Any, high: Any) -> Any:
+    """Two fp32 numbers, or vectors of them, as whole ones of 32 bits: rounded to bf16, the first in the lower half."""
+    kind = ir.VectorType(_I32, low.type.count) if isinstance(low.type, ir.VectorType) else _I32
+
+    def constant(value: int) -> Any:
+        return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
+
+    low, high = (builder.add(builder.bitcast(value, kind), constant(0x8000)) for value in (low, high))
+    return builder.or_(builder.lshr(low, constant(16)), builder.and_(high, constant(-0x10000)))
 
 
 @intrinsic
 def bf16_pair(context, low, high):  # type: ignore[no-untyped-def]
     """Two fp32 numbers as one of 32 bits: rounded to bf16, the first in its lower half."""
-    return types.int32(types.float32, types.float32), _pair_instructions
+    return types.int32(types.float32, types.float32), lambda _, builder, __, pair: _pair(builder, *pair)
+
+
+def _pair_rows_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    source, pairs, out = arguments
+
+    def pair(turn: Any, _: list[Any]) -> list[Any]:
+        for part in range(_VECTORS):
+            first = builder.add(builder.mul(turn, number(8 * TILE)), number(4 * LANES * part))
+            places = (_place(builder, source, first), _place(builder, source, first, number(4 * TILE)))
+            rows = [builder.load(builder.bitcast(place, _FLOATS.as_pointer()), align=4) for place in places]
+            place = _place(builder, out, builder.mul(turn, number(4 * TILE)), number(4 * LANES * part))
+            builder.store(_pair(builder, *rows), builder.bitcast(place, _INTS.as_pointer()), align=4)
+        return []
+
+    fold_steps(builder, pairs, source, 0, pair)
+    return context.get_dummy_value()
+
+
+@intrinsic
+def pair_rows(context, source, pairs, out):  # type: ignore[no-untyped-def]
+    """Rows (2 · pairs, TILE) of fp32 numbers as :func:`bf16_pair` has them, each with the next, by addresses."""
+    return types.void(*[types.intp] * 3), _pair_rows_instructions
 
 
 def _tile_of(kind: str) -> Any:

@@ -347,7 +347,7 @@ TIMED_STEPS = {"cuda": (60, 16), "cpu": (1, 4)}
 """Steps, and lists in a step, that tell how fast a re-ranker is trained here: the last twenty count."""
 ADAPTER_SECONDS = 5e-4
 """Training an adapter, for each pair and epoch: measured with vectors of width 384 on two ARM cores."""
-BACKWARD, AUTOCAST = 3.5, 7.0
+BACKWARD, AUTOCAST = 3.5, 5.0
 """Training on a text costs about this many times as much as encoding it, also in bf16 on a CPU."""
 
 
