@@ -71,17 +71,20 @@ STEPS = (
 FITS = {
     "gpu-10-seed-*": "a GPU, `--minutes 10`",
     "gpu-10-aside-seed-*": "a GPU, `--minutes 10`, reported on training queries",
+    "gpu-20-base": "a GPU, `--minutes 20 --try all-mpnet-base-v2`",
     "cpu-15": "two CPU cores, `--minutes 15`",
 }
 """The files of the fits in each table, a file for each seed."""
 RUNGS = {
     "bm25": "BM25",
     "hybrid": "BM25 and a bi-encoder",
+    "hybrid all-mpnet-base-v2": "BM25 and all-mpnet-base-v2",
     "tuned": "tuned settings",
     "adapter": "an adapter on its vectors",
     "words": "word vectors",
     "encoder": "a fitted bi-encoder",
     "words again": "its word vectors",
+    "taught": "a small bi-encoder, taught by it",
     "texts": "words of the best documents",
     "shipped": "the shipped re-ranker",
     "rerank": "a trained re-ranker",
