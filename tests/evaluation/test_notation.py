@@ -13,8 +13,8 @@ from rankwell.evaluation import MEASURES, evaluate, parse_measure, parse_measure
 from rankwell.evaluation.notation import DEPTH, JudgedRanking, measure, our_notation
 
 EXAMPLES = (
-    "RR RR@10 nDCG@10 AP AP(rel=2) P@10 R(rel=2)@1000 Success@5 Judged@10 Rprec Bpref RBP(p=0.9) ERR@10 infAP "
-    "IPrec@0.1 SetP SetR SetF SetAP NumRet NumRel NumRelRet NumQ AP@100 nDCG(dcg=exp-log2)@10"
+    "RR RR@10 nDCG@10 AP AP(rel=2) P@10 R(rel=2)@1000 Success@5 Judged@10 Rprec Bpref RBP(p=0.9) ERR@10 "
+    "IPrec@0.1 SetP SetR SetF NumRet NumRel NumRelRet NumQ AP@100 nDCG(dcg=exp-log2)@10"
 )
 
 
