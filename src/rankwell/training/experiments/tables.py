@@ -29,7 +29,6 @@ from rankwell.evaluation.tables import (
     figure_cell,
     mark,
     name_cell,
-    query_table,
 )
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.names import find_model
@@ -159,10 +158,7 @@ def _table(compared: Compared) -> Table:
 
 
 def write_tables(out: Path, outcome: ExperimentTables) -> None:
-    """``table.md``, ``table.csv``, ``results.json``, and for each place each query's means in ``queries.PLACE.csv``.
-
-    With claims of a paper, also ``claims.csv``.
-    """
+    """``table.md``, ``results.json`` and, with claims of a paper, ``claims.csv``."""
     if outcome.claims is not None:
         with atomic_text(out / "claims.csv") as file:
             file.write(as_csv(outcome.claims) + "\n")
@@ -172,21 +168,8 @@ def write_tables(out: Path, outcome: ExperimentTables) -> None:
         for place, compared in outcome.compared.items():
             tables = [outcome.table(place), contrast_table(compared.comparison), *outcome.group_tables(place)]
             file.write(f"## {place}\n\n" + "".join(f"{as_markdown(table)}\n\n" for table in tables))
-    with atomic_text(out / "table.csv") as file:
-        for number, place in enumerate(outcome.compared):
-            head, *lines = as_csv(_placed(place, outcome.table(place))).split("\n")
-            file.write("".join(f"{line}\n" for line in ([] if number else [head]) + lines))
-    for place, compared in outcome.compared.items():
-        with atomic_text(out / f"queries.{file_name(place)}.csv") as file:
-            file.write(as_csv(query_table(compared.comparison.evaluations)) + "\n")
     figures = {place: compared.as_dict() for place, compared in outcome.compared.items()}
     write_json(out / "results.json", {"tables": figures, "failures": dict(outcome.failures)})
-
-
-def _placed(place: str, table: Table) -> Table:
-    """The table with a first column that says what was measured on."""
-    rows = tuple((name_cell(place), *row) for row in table.rows)
-    return replace(table, columns=("data", *table.columns), rows=rows)
 
 
 def file_name(name: str) -> str:
