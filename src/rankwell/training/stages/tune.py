@@ -256,25 +256,18 @@ def _write_table(work: Work, tuning: Tuned[WindowSetting], runs: Mapping[str, Ru
     return {f"{tuning.measure}, cross-validated": tuning.cross_validated, **figures, **tests}
 
 
-def draw_shares(measure: str, figures: Iterable[tuple[str, float, Values]], path: Path, *, option: str) -> None:
-    """Draw the measure against the first stage's share; ``figures`` are a line's name, a share and queries' figures."""
-    lines: dict[str, dict[float, Values]] = {}
-    for name, share, values in figures:
-        lines.setdefault(name, {})[share] = values
-    drawn = {
-        name: (np.array(sorted(line)), mean_intervals(np.stack([line[share] for share in sorted(line)])))
-        for name, line in lines.items()
-    }
-    draw_sweep(drawn, path, option=f"{option}, the first stage's weight", measure=measure)
-
-
 def _draw(work: Work, options: TuneOptions, tuning: Tuned[WindowSetting], scored: Scored, folder: Path) -> None:
     """The sweeps: over the first stage's share, and over the number of windows that count."""
     if scored.similarity is None:
-        shown = {*options.aggregate, tuning.best[1]}
-        tried = zip(tuning.settings, tuning.values, strict=True)
-        figures = [(how, shares.first, values) for (shares, how), values in tried if how in shown]
-        draw_shares(tuning.measure, figures, folder / "beta.png", option="β")
+        tried: dict[str, dict[float, Values]] = {}
+        for (shares, how), values in zip(tuning.settings, tuning.values, strict=True):
+            tried.setdefault(how, {})[shares.first] = values
+        drawn = {
+            how: (np.array(sorted(line)), mean_intervals(np.stack([line[share] for share in sorted(line)])))
+            for how, line in tried.items()
+            if how in (*options.aggregate, tuning.best[1])
+        }
+        draw_sweep(drawn, folder / "beta.png", option="β, the first stage's weight", measure=tuning.measure)
     most = min(scored.windows.best.shape[1], int(scored.windows.counts.max()))
     if most == 1:
         return
