@@ -66,15 +66,13 @@ class Trained:
         return next((done for done in reversed(self.work.done) if done.run is not None), None)
 
     def summary(self) -> str:
-        """The table, where the model is, and the commands that search and re-rank as the recipe did."""
+        """The table, where the model is, and the command that re-ranks as the recipe did."""
         lines = [f"\n{as_text(self.table)}"]
         if self.model is not None:
             lines.append(f"\nmodel: {self.model}")
         learned = [done.result.first_stage for done in self.work.done if done.result.first_stage]
         if learned:
             lines.append(f"\nfirst stage: {learned[-1]}")
-        elif self.last is not None and (options := self.work.recipe.first_stage.search_options()):
-            lines.append(f"candidates as above: rankwell search INDEX QUERIES {options} --out RUN")
         if self.work.done and (options := self.work.done[-1].result.figures.get(RERANK)):
             stages = self.work.done[-1].folder.parent
             options = options.replace(f"--encoder {stages.name}/", f"--encoder {stages}/")
