@@ -178,14 +178,6 @@ class Documents(Dataset):
         """See :class:`Dataset`."""
         return collection_digest(self.name)
 
-    def queries(self, split: str | None = None) -> list[Query]:
-        """A file of documents has no queries."""
-        raise RankwellError(f"{self.name} is a collection; it has no queries")
-
-    def qrels(self, split: str | None = None) -> Qrels:
-        """A file of documents has no judgments."""
-        raise RankwellError(f"{self.name} is a collection; it has no judgments")
-
 
 def open_data(name: str) -> Dataset:
     """A data set, or documents alone: a file or folder as ``rankwell index`` takes it."""
