@@ -28,7 +28,8 @@ from rankwell.corpus.formats import read_run, write_documents, write_qrels, writ
 from rankwell.corpus.formats.tables import HF_PREFIX
 from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.corpus.sources import collection_digest, open_collection, resolve_documents
-from rankwell.evaluation.breakdowns import compare_depths
+from rankwell.evaluation.breakdowns import cut_candidates
+from rankwell.evaluation.compare import compare
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Computing, chosen_device, fast_float, is_fast_in_bf16
@@ -456,7 +457,8 @@ def depth_that_pays(part: Part, first: Run, fused: Run, measure: str, depths: Se
     if chosen_device(device).type == "cuda":
         return longest
     possible = sorted({min(depth, longest) for depth in depths})
-    compared = compare_depths(part.qrels, first, fused, measure, possible)
+    runs = {f"{depth:,}": cut_candidates(fused, first, depth) for depth in possible}
+    compared = compare(part.qrels, runs, measure, baseline=f"{possible[-1]:,}")
     return next(depth for depth in possible if depth == possible[-1] or not compared.significant(f"{depth:,}", measure))
 
 
