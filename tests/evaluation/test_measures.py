@@ -6,8 +6,7 @@ from math import log2
 
 import pytest
 
-from rankwell.evaluation import parse_measure
-from rankwell.evaluation.notation import UNJUDGED, judge
+from rankwell.evaluation.notation import UNJUDGED, judge, parse_measure
 
 # Rank:      1      2      3      4      5
 RANKING = ["d1", "d2", "d3", "d4", "d5"]

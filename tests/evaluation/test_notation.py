@@ -9,8 +9,17 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
-from rankwell.evaluation import MEASURES, evaluate, parse_measure, parse_measures, report
-from rankwell.evaluation.notation import DEPTH, JudgedRanking, measure, our_notation
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.notation import (
+    DEPTH,
+    MEASURES,
+    JudgedRanking,
+    measure,
+    our_notation,
+    parse_measure,
+    parse_measures,
+)
+from rankwell.evaluation.tables import report
 
 EXAMPLES = (
     "RR RR@10 nDCG@10 AP AP(rel=2) P@10 R(rel=2)@1000 Success@5 Judged@10 Rprec Bpref RBP(p=0.9) ERR@10 "

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwell.corpus.records import Qrels, Run
-from rankwell.evaluation import evaluate
+from rankwell.evaluation.evaluate import evaluate
 
 DOCIDS = [f"d{i}" for i in range(12)]
 FRACTIONS = (

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rankwell.corpus.formats import read_qrels, read_run
-from rankwell.evaluation import evaluate, parse_measure
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.notation import parse_measure
 
 pytestmark = pytest.mark.data
 

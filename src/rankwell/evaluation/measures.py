@@ -9,9 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.evaluation.notation import DEPTH, MEASURES, MULTIPLE, RECALL, Grades, JudgedRanking, measure
-
-__all__ = ["MEASURES"]
+from rankwell.evaluation.notation import DEPTH, MULTIPLE, RECALL, Grades, JudgedRanking, measure
 
 ELEVEN_RECALL_LEVELS = tuple(level / 10 for level in range(11))
 

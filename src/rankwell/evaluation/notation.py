@@ -130,7 +130,6 @@ class MeasureKind:
 class Measure:
     """One measure with its parameters and cut-off.
 
-    >>> from rankwell.evaluation.measures import MEASURES
     >>> MEASURES["AP"](rel=2) @ 100
     AP(rel=2)@100
     """
