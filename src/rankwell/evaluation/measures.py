@@ -98,7 +98,7 @@ def interpolated_precision(
 def binary_preference(ranking: JudgedRanking, *, rel: int = 1) -> float:
     """How rarely judged non-relevant documents rank above relevant ones; unjudged documents are ignored."""
     relevant, nonrelevant = ranking.relevant_count(rel), len(ranking.judged) - ranking.relevant_count(rel)
-    above = np.cumsum(ranking.judged_nonrelevant(rel))[ranking.relevant_ranks(rel) - 1]
+    above = np.cumsum((ranking.grades >= 0) & (ranking.grades < rel))[ranking.relevant_ranks(rel) - 1]
     penalties = np.minimum(above, relevant) / max(min(relevant, nonrelevant), 1)
     return share(float(np.sum(1.0 - penalties)), relevant)
 

@@ -52,10 +52,6 @@ class JudgedRanking:
         """The number of judged documents with a grade of at least ``rel``."""
         return int(np.count_nonzero(self.judged >= rel))
 
-    def judged_nonrelevant(self, rel: int) -> NDArray[np.bool_]:
-        """Which retrieved documents were judged with a grade below ``rel``."""
-        return (self.grades >= 0) & (self.grades < rel)
-
 
 def judge(docids: Sequence[str], grades: Mapping[str, int]) -> JudgedRanking:
     """Look the ranked ``docids`` up in one query's judgments.

@@ -261,9 +261,5 @@ def claim(out: Path, recipe: Recipe, *, resume: bool) -> None:
         if name != recipe.name and not resume:
             problem = f"holds the recipe {name!r}, not {recipe.name!r}"
             raise InputError(out, None, f"{problem}; choose another folder, or use --resume to continue in this one")
-    elif foreign := sorted(path.name for path in out.iterdir() if not _is_own(path.name)):
+    elif foreign := sorted({p.name for p in out.iterdir() if not p.name.startswith(TEMPORARY_PREFIX)} - OWN_NAMES):
         raise InputError(out, None, f"exists and was not made by training (it has {foreign[0]}); choose another folder")
-
-
-def _is_own(name: str) -> bool:
-    return name in OWN_NAMES or name.startswith(TEMPORARY_PREFIX)

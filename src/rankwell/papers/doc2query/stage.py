@@ -184,7 +184,7 @@ def run(work: Work, stage: RecipeStage[Doc2queryOptions], folder: Path) -> Stage
         return StageResult()
     shards.join(folder / EXPANSIONS)
     figures = trained | count_expansions(iter(work.data.collection.store), folder / EXPANSIONS)
-    weighing = _weighing_stage(work)
+    weighing = next((done for done in reversed(work.done) if (done.folder / "weights").is_dir()), None)
     grid: TuningOptions = weighing.stage.options if weighing else options  # weighted terms need another k1
     figures |= tune_first_stage(work, _index(work, folder, weighing), tune_queries, grid, folder)
     _show(work, tune_queries, folder)
@@ -227,11 +227,6 @@ def _expand(work: Work, options: Doc2queryOptions, folder: Path, device: str) ->
     store, shards = work.data.collection.store.folder, folder / "shards"
     job = ExpandJob(store, folder / "model", shards, writing, device=device, shard_size=options.shard)
     return do(job)
-
-
-def _weighing_stage(work: Work) -> FinishedStage | None:
-    """The last stage before this one that left term weights."""
-    return next((done for done in reversed(work.done) if (done.folder / "weights").is_dir()), None)
 
 
 def _index(work: Work, folder: Path, weighing: FinishedStage | None) -> Index:

@@ -106,7 +106,10 @@ def compare_variants(
 ) -> Compared:
     """Compare each query's mean over seeds; ``groups`` by what they group by."""
     names = [name for name in order if name in measured]
-    means = {name: mean_over_seeds(measured[name]) for name in names}
+    means = {
+        name: replace(measured[name][0], values=np.mean([each.values for each in measured[name]], axis=0))
+        for name in names
+    }
     comparison = compare_evaluations(means, baseline, test=test)
     intervals = {
         name: {measure: mean_interval(values) for measure, values in mean.per_query.items()}
@@ -119,11 +122,6 @@ def compare_variants(
         intervals,
         {by: break_down(comparison, members) for by, members in groups.items()},
     )
-
-
-def mean_over_seeds(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """For each query the mean of its values."""
-    return replace(evaluations[0], values=np.mean([evaluation.values for evaluation in evaluations], axis=0))
 
 
 def deviations(evaluations: Sequence[Evaluation]) -> dict[str, float | None]:
