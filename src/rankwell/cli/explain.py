@@ -162,7 +162,9 @@ def _print_words(console: Console, explanation: Explanation) -> None:
     distinct = {(word.field, word.text): word for word in explanation.split_words}
     for word in list(distinct.values())[:MOST_SPLIT]:
         pieces = [explanation.tokens[i].piece for i in word.positions]
-        console.print(f"  {word.field:<9} {word.text} = {' '.join(pieces)}: {_treatment(explanation, pieces)}")
+        full = explanation.rule == "full"
+        treatment = "each piece is visible on its own" if full else f"visible to other words only as {pieces[-1]}"
+        console.print(f"  {word.field:<9} {word.text} = {' '.join(pieces)}: {treatment}")
     if len(distinct) > MOST_SPLIT:
         console.print(f"  and {len(distinct) - MOST_SPLIT} more; --json has all", style="dim")
     matches: dict[int, list[Word]] = {}
@@ -178,9 +180,3 @@ def _print_words(console: Console, explanation: Explanation) -> None:
         console.print(
             f"  {mark}{query_words} = {document_words}" + (f" ({times} times)" if times > 1 else ""), style="green"
         )
-
-
-def _treatment(explanation: Explanation, pieces: list[str]) -> str:
-    if explanation.rule == "full":
-        return "each piece is visible on its own"
-    return f"visible to other words only as {pieces[-1]}"

@@ -181,11 +181,6 @@ class TrainingCandidates:
         qids = tuple(qid for qid, keep in zip(self.qids, taken.tolist(), strict=True) if keep)
         return replace(fewer, qids=qids, ends=fewer.ends[taken])
 
-    def name_pair(self, candidate: int) -> str:
-        """A candidate as an error names it."""
-        row = int(np.searchsorted(self.ends, candidate, side="right"))
-        return f"document {self.names(self.documents[[candidate]])[0]!r} of query {self.qids[row]!r}"
-
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
