@@ -48,6 +48,7 @@ from harness import ROOT, make_parser
 from rankwell import Query, sample
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import read_json
+from rankwell.core.yamlfile import YamlError, parse_yaml
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.filters import parse_filter
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types, read_weights
@@ -60,7 +61,7 @@ from rankwell.retrieve.index import Index
 from rankwell.serve.api import rerank_shape
 from rankwell.serve.formats import EmbeddingsRequest, Explain, MixedbreadRerank, Rerank, ScoreRequest, Search
 from rankwell.serve.requests import ApiError, parse, validated
-from rankwell.training.recipe_reader import YamlError, parse_yaml, read_recipe
+from rankwell.training.recipe_reader import read_recipe
 
 LARGE_KB = 256 << 10
 HANGS_AFTER = 60

@@ -9,15 +9,15 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from rankwell.core.errors import InputError, RankwellError, excerpt, system_reason
+from rankwell.core.yamlfile import YamlError, parse_yaml
 from rankwell.corpus.datasets import IRDS_PREFIXES
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.training.options import FIRST_STAGE_ENCODER, START, Meaning
@@ -27,9 +27,6 @@ from rankwell.training.stage import stage_options
 
 TYPE_SOURCES = ("auto", "none", "rules")
 _STAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*")
-
-MAX_CHARACTERS = 2**20
-MAX_DEPTH = 64
 
 Tree = dict[str, Any]
 Complain = Callable[[str, str], RankwellError]
@@ -279,56 +276,3 @@ def value_at(recipe: Recipe, path: str) -> Any:
             raise RankwellError(f"{path}: the recipe {recipe.name} has no such key")
         value = value[key]
     return value
-
-
-# YAML of bounded size: a few lines of nested aliases can stand for more than any memory holds
-
-
-class YamlError(Exception):
-    """What is wrong with a YAML text, in one line, and the ``line`` if it is known."""
-
-    def __init__(self, problem: str, mark: yaml.Mark | None = None):
-        super().__init__(" ".join(problem.split()))
-        self.line = None if mark is None else mark.line + 1
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML where a key that comes twice is an error instead of silently replacing the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise YamlError("a key must be plain text", key.start_mark)
-            if key.value in seen:
-                raise YamlError(f"the key {key.value!r} comes twice", key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def parse_yaml(text: str) -> Any:
-    """The value of a YAML text. Raises :class:`YamlError`."""
-    if len(text) > MAX_CHARACTERS:
-        raise YamlError(f"over {MAX_CHARACTERS:,} characters")
-    try:
-        _check(text)
-        return yaml.load(text, _UniqueKeys)
-    except yaml.MarkedYAMLError as error:
-        raise YamlError(error.problem or "cannot be read", error.problem_mark) from None
-    except yaml.YAMLError as error:
-        raise YamlError(str(error)) from None
-    except (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
-        # What the package raises for a value that does not fit its tag, such as `!!int x`.
-        raise YamlError(f"a value does not fit its type ({error})") from None
-
-
-def _check(text: str) -> None:
-    """Read the events only, which needs no recursion and stops at the first that is too deep or an alias."""
-    depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
-        mark = event.start_mark
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise YamlError(f"nested more than {MAX_DEPTH} deep", mark)
-        if isinstance(event, yaml.AliasEvent):
-            raise YamlError(f"the alias *{event.anchor} is not supported; write the value out", mark)

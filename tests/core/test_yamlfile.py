@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rankwell.training.recipe_reader import YamlError, parse_yaml
+from rankwell.core.yamlfile import YamlError, parse_yaml
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
