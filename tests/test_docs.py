@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwell.evaluation import MEASURES
+from rankwell.evaluation.notation import MEASURES
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"

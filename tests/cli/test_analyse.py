@@ -61,29 +61,3 @@ def test_a_compressed_run_goes_by_its_name_without_the_suffix(analyse: Call) -> 
         Path(f"{name}.run.gz").write_bytes(gzip.compress(Path(f"{name}.run").read_bytes()))
     assert analyse("base.run.gz", "ours.run.gz").code == 0
     assert Path("out/differences.ours.run.tsv").exists()
-
-
-def test_figures_by_depth_are_those_of_re_ranking_fewer(analyse: Call) -> None:
-    Path("first.run").write_text("1 Q0 x 1 3 s\n1 Q0 y 2 2 s\n1 Q0 a 3 1 s\n2 Q0 y 1 2 s\n2 Q0 b 2 1 s\n")
-    Path("second.run").write_text("1 Q0 a 1 9 s\n1 Q0 y 2 8 s\n1 Q0 x 3 7 s\n2 Q0 b 1 9 s\n2 Q0 y 2 8 s\n")
-    done = analyse("first.run", "second.run", "--depths", "3,1,2", "-m", "RR@10")
-    assert done.code == 0, done.err
-    # The third judged query has no results. One candidate: nothing relevant; two: that of query 2; three: both.
-    lines = [line.split()[:2] for line in Path("out/depths.md").read_text().replace("|", " ").splitlines()]
-    figures = [(name, value.strip("*\\")) for name, value in (line for line in lines if len(line) == 2)]
-    assert [pair for pair in figures if pair[0] in "123"] == [("1", "0.0000"), ("2", "0.3333"), ("3", "0.6667")]
-    assert Path("out/depths.png").stat().st_size > 1000
-
-
-@pytest.mark.parametrize(
-    ("depths", "problem"),
-    [
-        ("10,20", "depth 20: ours.run has at most 2 documents per query"),
-        ("ten", "'ten' is neither FIRST:LAST:STEP nor a list of numbers"),
-        ("0,2", "--depths 0,2: expected whole numbers of 1 or more"),
-        ("1,2", "query 2: base.run does not have a, which ours.run ranks"),
-    ],
-)
-def test_depths_that_cannot_be_are_refused(analyse: Call, depths: str, problem: str) -> None:
-    assert problem in analyse("base.run", "ours.run", "--depths", depths).complaint
-    assert not Path("out").exists()

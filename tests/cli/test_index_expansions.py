@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.formats import write_documents, write_weights
+from rankwell.corpus.formats import write_documents
 from rankwell.corpus.formats.texts import Expansion, write_expansions
 from rankwell.corpus.records import Document, TermWeights
 from rankwell.retrieve.index import Index
@@ -36,7 +36,7 @@ def test_terms_of_expansions_count_and_the_text_stays(rankwell: Callable[..., An
 def test_weights_and_expansions_together(rankwell: Callable[..., Any], tmp_path: Path) -> None:
     write_documents(DOCUMENTS, tmp_path / "collection.tsv")
     write_expansions(EXPANSIONS, tmp_path / "e.jsonl")
-    write_weights([TermWeights("d1", {"honey": 50}), TermWeights("d2", {"bank": 9})], tmp_path / "w.jsonl")
+    Path("w.jsonl").write_text('{"id": "d1", "vector": {"honey": 50}}\n{"id": "d2", "vector": {"bank": 9}}\n')
     done = rankwell("index", "collection.tsv", "--expansions", "e.jsonl", "--weights", "w.jsonl", "--out", "index")
     assert done.code == 0
     both = [TermWeights("d1", {"honey": 50, "what": 50, "apiary": 50, "do": 50, "bees": 50, "sting": 50})]

@@ -14,7 +14,7 @@ import pytest
 from rankwell import sample
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Qrels
-from rankwell.evaluation import evaluate
+from rankwell.evaluation.evaluate import evaluate
 from rankwell.models.checkpoints.names import DEFAULT, SHIPPED
 from rankwell.models.devices import Computing
 from rankwell.retrieve.index import Index

@@ -24,8 +24,7 @@ def test_training_prints_stages_table_and_model(train: Call, toys: Any) -> None:
     assert "stage 1 of 2, warm: running\nstage 2 of 2, fit: running\n" in done.out
     assert "first stage" in done.out
     assert "0.7500" in done.out
-    told = "model: out/model\ncandidates as above: rankwell search INDEX QUERIES --k1 0.9 --b 0.4 --k 12 --out RUN\n"
-    assert done.out.endswith(told)
+    assert done.out.endswith("model: out/model\n")
     again = train("--set", "data=data", "--resume")
     assert "stage 2 of 2, fit: done before" in again.out
     assert toys.calls == ["01-warm", "02-fit"]

@@ -6,7 +6,7 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
-from rankwell.evaluation import compare
+from rankwell.evaluation.compare import compare
 from rankwell.evaluation.significance import holm, wilcoxon_test
 
 QUERIES = [f"q{i}" for i in range(20)]

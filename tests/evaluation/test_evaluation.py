@@ -10,7 +10,7 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Ranking, Run
-from rankwell.evaluation import evaluate
+from rankwell.evaluation.evaluate import evaluate
 
 QRELS = Qrels({"q1": {"a": 1, "b": 0}, "q2": {"c": 1}, "q3": {"d": 0}})
 RUN = Run.from_scores({"q1": {"x": 3.0, "a": 2.0}, "q3": {"d": 1.0}, "stray": {"a": 1.0}}, name="mine")

@@ -9,12 +9,21 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
-from rankwell.evaluation import MEASURES, evaluate, parse_measure, parse_measures, report
-from rankwell.evaluation.notation import DEPTH, JudgedRanking, measure, our_notation
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.notation import (
+    DEPTH,
+    MEASURES,
+    JudgedRanking,
+    measure,
+    our_notation,
+    parse_measure,
+    parse_measures,
+)
+from rankwell.evaluation.tables import report
 
 EXAMPLES = (
-    "RR RR@10 nDCG@10 AP AP(rel=2) P@10 R(rel=2)@1000 Success@5 Judged@10 Rprec Bpref RBP(p=0.9) ERR@10 infAP "
-    "IPrec@0.1 SetP SetR SetF SetAP NumRet NumRel NumRelRet NumQ AP@100 nDCG(dcg=exp-log2)@10"
+    "RR RR@10 nDCG@10 AP AP(rel=2) P@10 R(rel=2)@1000 Success@5 Judged@10 Rprec Bpref RBP(p=0.9) ERR@10 "
+    "IPrec@0.1 SetP SetR SetF NumRet NumRel NumRelRet NumQ AP@100 nDCG(dcg=exp-log2)@10"
 )
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
-from rankwell.evaluation import Comparison, compare, evaluate, report
-from rankwell.evaluation.tables import Cell, Table, as_csv, as_latex, as_markdown, as_text
+from rankwell.evaluation.compare import Comparison, compare
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.tables import Cell, Table, as_csv, as_latex, as_markdown, as_text, report
 
 TABLE = Table(
     columns=("run", "RR@10", "n"),

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rankwell.corpus.formats import read_qrels, read_run
-from rankwell.evaluation import evaluate, parse_measure
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.notation import parse_measure
 
 pytestmark = pytest.mark.data
 
@@ -19,20 +20,15 @@ SINGLE = {
     "num_ret": "NumRet",
     "num_rel": "NumRel({rel})",
     "num_rel_ret": "NumRelRet({rel})",
-    "num_nonrel_judged_ret": "NumNonRelRet({rel})",
     "map": "AP({rel})",
     "Rprec": "Rprec({rel})",
     "bpref": "Bpref({rel})",
     "recip_rank": "RR({rel})",
-    "infAP": "infAP({rel})",
     "11pt_avg": "IPrec({rel}, trec_eval={version})",
-    "binG": "BinG({rel})",
     "ndcg": "nDCG",
     "rbp": "RBP(p=0.9, {rel})",
     "set_P": "SetP({rel})",
-    "set_relative_P": "RelP({rel})",
     "set_recall": "SetR({rel})",
-    "set_map": "SetAP({rel})",
     "set_F": "SetF({rel})",
 }
 WITH_CUTOFF = {
@@ -42,10 +38,14 @@ WITH_CUTOFF = {
     "Rprec_mult": "Rprec({rel})",
     "ndcg_cut": "nDCG",
     "map_cut": "AP({rel})",
-    "relative_P": "RelP({rel})",
     "success": "Success({rel})",
 }
 LEFT_OUT = {
+    "num_nonrel_judged_ret",
+    "infAP",
+    "binG",
+    "set_relative_P",
+    "set_map",
     "gm_map",
     "gm_bpref",
     "runid",
@@ -84,15 +84,15 @@ T = "trec_eval/"
     ("output", "qrels", "run", "options", "compared"),
     [
         (T + "out.test", T + "qrels.test", T + "results.test", "", 28),
-        (T + "out.test.a", T + "qrels.test", T + "results.test", "", 88),
-        (T + "out.test.aq", T + "qrels.test", T + "results.test", "", 349),
-        (T + "out.test.aq", T + "qrels.test.with-comments", T + "results.test", "", 349),
-        (T + "out.test.aqc", T + "qrels.test", T + "results.trunc", "-c", 349),
-        (T + "out.test.aqcM", T + "qrels.test", T + "results.trunc", "-c -M100", 349),
-        (T + "out.test.aql", T + "qrels.rel_level", T + "results.test", "-l2", 345),
+        (T + "out.test.a", T + "qrels.test", T + "results.test", "", 74),
+        (T + "out.test.aq", T + "qrels.test", T + "results.test", "", 293),
+        (T + "out.test.aq", T + "qrels.test.with-comments", T + "results.test", "", 293),
+        (T + "out.test.aqc", T + "qrels.test", T + "results.trunc", "-c", 293),
+        (T + "out.test.aqcM", T + "qrels.test", T + "results.trunc", "-c -M100", 293),
+        (T + "out.test.aql", T + "qrels.rel_level", T + "results.test", "-l2", 289),
         (T + "out.test.meas_params", T + "qrels.test", T + "results.test", "", 76),
         (T + "out.comment.test", T + "qrels.comment.test", T + "results.comment.test", "", 28),
-        ("dl_hard/bm25.run.eval", "dl_hard/dl_hard-passage.qrels", "dl_hard/bm25.run", "-c -l2 -9", 4386),
+        ("dl_hard/bm25.run.eval", "dl_hard/dl_hard-passage.qrels", "dl_hard/bm25.run", "-c -l2 -9", 3672),
     ],
 )
 def test_figures_are_those_of_trec_eval(
@@ -103,7 +103,7 @@ def test_figures_are_those_of_trec_eval(
     results = read_run(folder / run)
     expected: dict[str, dict[str, str]] = defaultdict(dict)
     for (qid, name), value in read_figures(folder / output).items():
-        if not (name in LEFT_OUT or "," in name or name.startswith("unj_")):
+        if not (name in LEFT_OUT or "," in name or name.startswith(("unj_", "relative_P_"))):
             expected[qid][name] = value
     if level == 2:
         # trec_eval's rbp is graded where the qrels are, and ours never.

@@ -8,7 +8,9 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
-from rankwell.evaluation import evaluate, parse_measures, validate
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.notation import parse_measures
+from rankwell.evaluation.validate import validate
 
 QRELS = Qrels({"1": {"a": 1, "b": 0}, "2": {"c": 1}})
 GOOD = {"1": {"a": 3.0, "b": 2.0}, "2": {"c": 2.0, "d": 1.0}}

@@ -15,7 +15,7 @@ from rankwell.corpus.formats import write_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.papers.deepct.weighing import WeighJob, WeightOptions, weigh_collection
 from rankwell.papers.doc2query.decoding import WritingOptions
-from rankwell.papers.doc2query.expansion import Filtering, expand_collection
+from rankwell.papers.doc2query.expansion import expand_collection
 from rankwell.rank.ranker import RankerJudge
 from rankwell.scale.workers import Cluster
 
@@ -54,7 +54,6 @@ def test_queries_are_those_of_one_process(
             tiny_writer,
             tmp_path / name,
             WritingOptions(n=3, max_query=6),
-            Filtering(threshold=0.5 if judged else None),
             judge,
             device="cpu",
             shard_size=6,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +11,7 @@ from pydantic import BaseModel
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.training.experiments.variants import Suite
-from rankwell.training.recipe import DataOptions, FirstStageOptions, ModelOptions, Recipe
+from rankwell.training.recipe import DataOptions, ModelOptions, Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting, read_recipe, value_at
 from rankwell.training.stage import stage_kinds
 
@@ -270,13 +269,3 @@ def test_value_at_names_a_path_that_is_not_there(recipe_file: Path) -> None:
 def test_a_recipe_is_plain_data_too() -> None:
     recipe = build_recipe(yaml.safe_load(MINIMAL), "/x/r.yaml", [parse_setting("seed=3")])
     assert (recipe.seed, recipe.data.folder) == (3, "/x/here")
-
-
-def test_candidates_are_told_as_options_of_search() -> None:
-    def told(**options: Any) -> str | None:
-        return FirstStageOptions(**options).search_options()
-
-    assert told(b=0.9) == "--k1 0.9 --b 0.9 --k 100"
-    assert told(k2=8.0, hybrid=0.7, depth=50) == "--k1 0.9 --b 0.4 --set k2=8.0 --hybrid 0.7 --k 50"
-    assert told(hybrid=1.0, encoder="owner/name") == "--k1 0.9 --b 0.4 --hybrid 1.0 --encoder owner/name --k 100"
-    assert told(train_run="mine.run") is None

@@ -320,10 +320,8 @@ def test_other_processes_wait_for_the_first_ones_record(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=record)
     thread.start()
-    assert wait_for(folder, timeout=600).figures == {"a": 1}
+    assert wait_for(folder).figures == {"a": 1}
     thread.join()
-    with pytest.raises(RankwellError, match="waited"):
-        wait_for(tmp_path / "never", timeout=0.1)
 
 
 def test_other_processes_work_but_write_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,42 +30,21 @@ def analyse(
     measures: Annotated[
         str, typer.Option("--measures", "-m", help="Measures in ir-measures notation; the first is broken down.")
     ] = "RR@10 nDCG@10 AP",
-    depths: Annotated[
-        str | None,
-        typer.Option(
-            help="Re-ranking depths, such as 10,20,50: the figures of RUN2, which re-ranks RUN, at each.",
-            metavar="N,N,...",
-        ),
-    ] = None,
 ) -> None:
-    """Break down the difference between two runs by query, query length, query type and re-ranking depth.
+    """Break down the difference between two runs by query, query length and query type.
 
-    Examples:
+    Example:
 
         rankwell analyse qrels.dev.txt base.run marked.run --queries queries.dev.tsv --out analysis
-
-        rankwell analyse qrels.dev.txt bm25.run bert.run --depths 10,20,50,100 --out analysis
     """
     from rankwell.core.errors import RankwellError
     from rankwell.corpus.formats import read_qrels, read_run
     from rankwell.corpus.formats.fields import Columns
-    from rankwell.evaluation.breakdowns import (
-        compare_depths,
-        differences_file,
-        query_differences,
-        write_analysis,
-        write_depths,
-    )
+    from rankwell.evaluation.breakdowns import differences_file, query_differences, write_analysis
     from rankwell.evaluation.compare import compare, names_of_runs
-    from rankwell.evaluation.significance import mean_intervals
     from rankwell.evaluation.tables import as_text
-    from rankwell.plots.pictures import draw_differences, draw_sweep, need_matplotlib
-    from rankwell.retrieve.tune import parse_values
+    from rankwell.plots.pictures import draw_differences, need_matplotlib
 
-    values = [] if depths is None else parse_values(depths)
-    if not all(value >= 1 and value.is_integer() for value in values):
-        raise RankwellError(f"--depths {depths}: expected whole numbers of 1 or more")
-    cuts = tuple(sorted(map(int, set(values))))
     unzipped = [Path(str(path).removesuffix(".gz")) for path in (baseline, run)]
     if unzipped[0] == unzipped[1]:
         raise RankwellError(f"both runs are {unzipped[0]}; expected a baseline and another run")
@@ -75,20 +54,11 @@ def analyse(
     groups = _groups_from_files(queries, types, Columns(id_field, text_field))
     judgments = read_qrels(qrels)
     comparison = compare(judgments, {first.name: first, second.name: second}, measures, baseline=first.name)
-    # Compared before anything is written, so that runs that do not match leave no files behind.
-    by_depth = compare_depths(judgments, first, second, comparison.measures, cuts) if cuts else None
     measure = comparison.measures[0]
     tables = write_analysis(comparison, groups, out)
     gaps = [gap for _, gap in query_differences(comparison, second.name, measure)]
     picture = (out / differences_file(second.name)).with_suffix(".png")
     draw_differences(gaps, picture, title=f"{second.name} against {first.name}", measure=str(measure))
-    if by_depth:
-        import numpy as np
-
-        tables.append(write_depths(by_depth, out))
-        stacked = np.stack([evaluation.per_query[str(measure)] for evaluation in by_depth.evaluations.values()])
-        line = np.array(cuts, np.float64), mean_intervals(stacked)
-        draw_sweep({second.name: line}, out / "depths.png", option="candidates re-ranked", measure=str(measure))
     for table in tables:
         print(f"{as_text(table)}\n")
 

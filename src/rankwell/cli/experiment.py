@@ -47,9 +47,9 @@ def experiment(
     """Train every variant of a suite with every seed, and compare them.
 
     Variants share the stages they have in common. Finished stages are not run again, and a failed variant does not stop
-    the others. The tables are written to table.md, table.csv, results.json and, per query, queries.dev.csv; rankings/
-    has the first 100 documents of each query and training. Two processes may share the output folder: each waits for
-    the stages that the other is running.
+    the others. The tables are written to table.md and results.json, the values of each query to values.*.csv.gz;
+    rankings/ has the first 100 documents of each query and training. Two processes may share the output folder: each
+    waits for the stages that the other is running.
 
     Examples:
 

@@ -52,12 +52,7 @@ def explain(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            callback=output_file,
-            help="Output file: a picture (.png, .svg, .pdf), or everything as .json.",
-        ),
+        typer.Option("--out", "-o", callback=output_file, help="Output file for a picture (.png, .svg, .pdf)."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -77,7 +72,7 @@ def explain(
         rankwell explain --model my-model --query … --document … --attention strm --compare-attention full --out two.pdf
     """
     from rankwell.plots.pictures import check_picture
-    from rankwell.rank.explain import View, as_json, compare_rules, write_explanations
+    from rankwell.rank.explain import View, as_json, compare_rules, draw_explanations
     from rankwell.rank.ranker import Ranker
     from rankwell.rank.texts import read_text
 
@@ -85,14 +80,14 @@ def explain(
     if (document is None) == (docid is None):
         raise RankwellError("give the document as --document TEXT, or as --docid ID with --collection")
     if out is not None:
-        check_picture(out, ".json")
+        check_picture(out)
     view = View.from_options(layer, head)
     text = read_text(collection, docid) if collection is not None and docid is not None else _read(document or "")
     ranker = Ranker.from_pretrained(model, engine={"device": "cpu", "dtype": "fp32"})
     explanations = compare_rules(ranker, query, text, type, attention, compare_attention)
     view = view.of(explanations[0])  # raises for wrong numbers before anything is printed or written
     if out is not None:
-        write_explanations(explanations, out, view)
+        draw_explanations(explanations, out, view)
     if json:
         print(as_json(explanations, view))
         return
@@ -167,7 +162,9 @@ def _print_words(console: Console, explanation: Explanation) -> None:
     distinct = {(word.field, word.text): word for word in explanation.split_words}
     for word in list(distinct.values())[:MOST_SPLIT]:
         pieces = [explanation.tokens[i].piece for i in word.positions]
-        console.print(f"  {word.field:<9} {word.text} = {' '.join(pieces)}: {_treatment(explanation, pieces)}")
+        full = explanation.rule == "full"
+        treatment = "each piece is visible on its own" if full else f"visible to other words only as {pieces[-1]}"
+        console.print(f"  {word.field:<9} {word.text} = {' '.join(pieces)}: {treatment}")
     if len(distinct) > MOST_SPLIT:
         console.print(f"  and {len(distinct) - MOST_SPLIT} more; --json has all", style="dim")
     matches: dict[int, list[Word]] = {}
@@ -183,9 +180,3 @@ def _print_words(console: Console, explanation: Explanation) -> None:
         console.print(
             f"  {mark}{query_words} = {document_words}" + (f" ({times} times)" if times > 1 else ""), style="green"
         )
-
-
-def _treatment(explanation: Explanation, pieces: list[str]) -> str:
-    if explanation.rule == "full":
-        return "each piece is visible on its own"
-    return f"visible to other words only as {pieces[-1]}"

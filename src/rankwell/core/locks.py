@@ -20,34 +20,24 @@ from rankwell.core.files import disk_errors, temporary_name
 
 try:
     import fcntl
-except ModuleNotFoundError:
+except ModuleNotFoundError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
-    def _flock(file: IO[bytes], *, shared: bool = False, wait: bool = True) -> None:
-        pass
 
-    def _unlock(file: IO[bytes]) -> None:
-        pass
-
-    def lock_byte(file: IO[bytes], number: int, *, wait: bool) -> None:
-        """Do nothing: Windows has no such locks."""
-
-    def unlock_byte(file: IO[bytes], number: int) -> None:
-        """Do nothing: Windows has no such locks."""
-
-else:
-
-    def _flock(file: IO[bytes], *, shared: bool = False, wait: bool = True) -> None:
+def _flock(file: IO[bytes], *, shared: bool = False, wait: bool = True) -> None:
+    if fcntl is not None:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
 
-    def _unlock(file: IO[bytes]) -> None:
-        fcntl.flock(file, fcntl.LOCK_UN)
 
-    def lock_byte(file: IO[bytes], number: int, *, wait: bool) -> None:
-        """Lock one byte of a file; if another process holds it, wait, or raise ``OSError`` without ``wait``."""
+def lock_byte(file: IO[bytes], number: int, *, wait: bool) -> None:
+    """Lock one byte of a file; if another process holds it, wait, or raise ``OSError`` without ``wait``."""
+    if fcntl is not None:
         fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, number)
 
-    def unlock_byte(file: IO[bytes], number: int) -> None:
-        """Release a byte of a file."""
+
+def unlock_byte(file: IO[bytes], number: int) -> None:
+    """Release a byte of a file."""
+    if fcntl is not None:
         fcntl.lockf(file, fcntl.LOCK_UN, 1, number)
 
 
@@ -166,5 +156,6 @@ def _join(plan: IO[bytes], members: IO[bytes], work: dict[str, str]) -> str | No
             plan.flush()
         _flock(members, shared=True)
     finally:
-        _unlock(plan)
+        if fcntl is not None:
+            fcntl.flock(plan, fcntl.LOCK_UN)
     return None

@@ -88,13 +88,13 @@ class Dataset(ABC):
     def digest(self) -> str:
         """A hash or a name that identifies the documents."""
 
-    @abstractmethod
     def queries(self, split: str | None = None) -> list[Query]:
         """The queries of a split."""
+        raise RankwellError(f"{self.name} has documents alone, no queries")
 
-    @abstractmethod
     def qrels(self, split: str | None = None) -> Qrels:
         """The judgments of a split."""
+        raise RankwellError(f"{self.name} has documents alone, no judgments")
 
     def types(self, split: str | None = None) -> dict[str, str]:
         """The types of a split's queries."""

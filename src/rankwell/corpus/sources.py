@@ -77,14 +77,6 @@ class TextFolder(Dataset):
         """See :class:`Dataset`."""
         return digest({document_id(path, self.folder): file_digest(path) for path in self.files})
 
-    def queries(self, split: str | None = None) -> list[Query]:
-        """A folder of texts has no queries."""
-        raise RankwellError(f"{self.name} is a folder of texts; it has no queries")
-
-    def qrels(self, split: str | None = None) -> Qrels:
-        """A folder of texts has no judgments."""
-        raise RankwellError(f"{self.name} is a folder of texts; it has no judgments")
-
 
 def _files_below(folder: Path) -> Iterator[Path]:
     """The files of a folder and of those below it, however deep; nothing hidden, and no folder behind a link."""

@@ -280,7 +280,9 @@ class DocumentStore:
 
     def texts_at(self, numbers: NDArray[np.integer]) -> list[str]:
         """The texts at these positions."""
-        return self._readable_texts().strings(np.asarray(numbers, np.int64))
+        if self._texts is None:
+            raise RankwellError(f"{self.folder} was built without texts; build it again with them")
+        return self._texts.strings(np.asarray(numbers, np.int64))
 
     def read(self, docids: Sequence[str]) -> list[Document]:
         """Several documents, with title and text apart."""
@@ -301,11 +303,6 @@ class DocumentStore:
     def metadata_at(self, numbers: NDArray[np.integer]) -> list[Metadata]:
         """The metadata of the documents at these positions."""
         return read_metadata(self.columns, np.asarray(numbers, np.int64))
-
-    def _readable_texts(self) -> Ragged:
-        if self._texts is None:
-            raise RankwellError(f"{self.folder} was built without texts; build it again with them")
-        return self._texts
 
     def put_tokens(self, name: str, rows: Iterable[tuple[Array, NDArray[np.int64]]], dtype: DTypeLike) -> Ragged:
         """Store token ids for every document under ``name`` (such as the tokenizer's hash), in batches of rows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_text
-from rankwell.corpus.records import Qrels, Query, Ranking, Run
-from rankwell.evaluation.compare import Comparison, compare, compare_evaluations
+from rankwell.corpus.records import Query, Run
+from rankwell.evaluation.compare import Comparison, compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.evaluation.notation import Measure
 from rankwell.evaluation.significance import differences, holm
@@ -146,31 +146,6 @@ def cut_candidates(reranked: Run, first: Run, depth: int) -> Run:
     >>> cut_candidates(reranked, first, 2)["q"].docids
     ('b', 'a')
     """
-    cut: dict[str, Ranking] = {}
-    for qid, ranking in reranked.items():
-        candidates = first[qid].docids if qid in first else ()
-        if stray := set(ranking.docids) - set(candidates):
-            problem = f"query {qid}: {first.name} does not have {min(stray)}, which {reranked.name} ranks"
-            raise RankwellError(f"{reranked.name} does not re-rank {first.name}; {problem}")
-        cut[qid] = ranking.select(set(candidates[:depth]).__contains__)
-    return Run(cut, name=f"{depth:,}")
-
-
-def compare_depths(
-    qrels: Qrels, first: Run, reranked: Run, measures: str | Iterable[str | Measure], depths: Sequence[int]
-) -> Comparison:
-    """Compare the figures at each depth with those at the last, the deepest; runs are named by their depth."""
-    longest = max(map(len, reranked.values()), default=0)
-    if depths[-1] > longest:
-        raise RankwellError(f"depth {depths[-1]:,}: {reranked.name} has at most {longest:,} documents per query")
-    runs = {f"{depth:,}": cut_candidates(reranked, first, depth) for depth in depths}
-    return compare(qrels, runs, measures, baseline=f"{depths[-1]:,}")
-
-
-def write_depths(comparison: Comparison, out: Path) -> Table:
-    """Write the table of :func:`compare_depths` to ``depths.md`` and return it."""
-    table = comparison_table(comparison)
-    table = replace(table, columns=("re-ranked", *table.columns[1:]))
-    with atomic_text(out / "depths.md") as file:
-        file.write(as_markdown(table) + "\n")
-    return table
+    top = {qid: set(ranking.docids) for qid, ranking in first.head(depth).items()}
+    kept = {qid: ranking.select(top.get(qid, set()).__contains__) for qid, ranking in reranked.items()}
+    return Run(kept, name=f"{depth:,}")

@@ -9,11 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.evaluation.notation import DEPTH, MEASURES, MULTIPLE, NOT_POOLED, RECALL, Grades, JudgedRanking, measure
+from rankwell.evaluation.notation import DEPTH, MULTIPLE, RECALL, Grades, JudgedRanking, measure
 
-__all__ = ["MEASURES"]
-
-INFAP_SMOOTHING = 1e-5
 ELEVEN_RECALL_LEVELS = tuple(level / 10 for level in range(11))
 
 
@@ -51,13 +48,6 @@ def precision(ranking: JudgedRanking, *, cutoff: int, rel: int = 1) -> float:
 def recall(ranking: JudgedRanking, *, cutoff: int, rel: int = 1) -> float:
     """The share of the relevant documents that are among the first ``cutoff``."""
     return share(len(ranking.relevant_ranks(rel, cutoff)), ranking.relevant_count(rel))
-
-
-@measure("RelP", cutoff=DEPTH)
-def relative_precision(ranking: JudgedRanking, *, rel: int = 1, cutoff: int | None = None) -> float:
-    """Precision divided by the best possible precision at that depth; without a cut-off, of the whole ranking."""
-    depth = len(ranking.grades) if cutoff is None else cutoff
-    return share(len(ranking.relevant_ranks(rel, cutoff)), min(depth, ranking.relevant_count(rel)))
 
 
 @measure("Rprec", cutoff=MULTIPLE)
@@ -108,29 +98,9 @@ def interpolated_precision(
 def binary_preference(ranking: JudgedRanking, *, rel: int = 1) -> float:
     """How rarely judged non-relevant documents rank above relevant ones; unjudged documents are ignored."""
     relevant, nonrelevant = ranking.relevant_count(rel), len(ranking.judged) - ranking.relevant_count(rel)
-    above = np.cumsum(ranking.judged_nonrelevant(rel))[ranking.relevant_ranks(rel) - 1]
+    above = np.cumsum((ranking.grades >= 0) & (ranking.grades < rel))[ranking.relevant_ranks(rel) - 1]
     penalties = np.minimum(above, relevant) / max(min(relevant, nonrelevant), 1)
     return share(float(np.sum(1.0 - penalties)), relevant)
-
-
-@measure("infAP")
-def inferred_average_precision(ranking: JudgedRanking, *, rel: int = 1) -> float:
-    """AP estimated from a judged sample of the pool, in which a negative grade means pooled but not judged."""
-    ranks = ranking.relevant_ranks(rel)
-    relevant_above = np.arange(len(ranks))
-    nonrelevant_above = np.cumsum(ranking.judged_nonrelevant(rel))[ranks - 1]
-    pooled_above = np.cumsum(ranking.grades != NOT_POOLED)[ranks - 1] - 1
-    precision_above = (relevant_above + INFAP_SMOOTHING) / (relevant_above + nonrelevant_above + 2 * INFAP_SMOOTHING)
-    expected = (1.0 + pooled_above * precision_above) / ranks
-    return share(float(np.sum(expected)), ranking.relevant_count(rel))
-
-
-@measure("BinG")
-def binary_gain(ranking: JudgedRanking, *, rel: int = 1) -> float:
-    """The mean over the relevant documents of ``1 / log2(2 + non-relevant documents above)``."""
-    ranks = ranking.relevant_ranks(rel)
-    gains = 1.0 / np.log2(2 + ranks - np.arange(1, len(ranks) + 1))
-    return share(float(np.sum(gains)), ranking.relevant_count(rel))
 
 
 @measure("RBP", cutoff=DEPTH)
@@ -195,13 +165,6 @@ def set_f(ranking: JudgedRanking, *, rel: int = 1, beta: float = 1.0) -> float:
     return share((beta + 1.0) * p * r, beta * p + r)
 
 
-@measure("SetAP")
-def set_average_precision(ranking: JudgedRanking, *, rel: int = 1) -> float:
-    """SetP times SetR."""
-    relevant = len(ranking.relevant_ranks(rel))
-    return share(relevant * relevant, len(ranking.grades) * ranking.relevant_count(rel))
-
-
 # Counts, which are added over the queries
 
 
@@ -227,9 +190,3 @@ def number_relevant(ranking: JudgedRanking, *, rel: int = 1) -> float:
 def number_relevant_retrieved(ranking: JudgedRanking, *, rel: int = 1) -> float:
     """The number of relevant documents that are retrieved."""
     return float(len(ranking.relevant_ranks(rel)))
-
-
-@measure("NumNonRelRet", summary="sum")
-def number_nonrelevant_retrieved(ranking: JudgedRanking, *, rel: int = 1) -> float:
-    """The number of retrieved documents that are judged non-relevant."""
-    return float(np.count_nonzero(ranking.judged_nonrelevant(rel)))

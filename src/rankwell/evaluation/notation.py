@@ -29,19 +29,16 @@ from rankwell.core.registry import Domain, Registry, Value
 Grades = NDArray[np.int64]
 Ranks = NDArray[np.int64]
 
-NOT_POOLED = -1
-"""The document does not occur in the query's judgments."""
-
-POOLED_ONLY = -2
-"""The document was pooled but not judged, which qrels mark with a negative grade. Only infAP tells it apart."""
+UNJUDGED = -1
+"""The document has no judgment: it does not occur in the query's, or with a negative grade (pooled but not judged)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedRanking:
     """The input of a measure: one query's grades.
 
-    ``grades`` has, from rank 1 on, a grade of 0 or more, :data:`NOT_POOLED` or :data:`POOLED_ONLY`. ``judged`` has the
-    grades of all judged documents, retrieved or not, the highest first.
+    ``grades`` has, from rank 1 on, a grade of 0 or more, or :data:`UNJUDGED`. ``judged`` has the grades of all judged
+    documents, retrieved or not, the highest first.
     """
 
     grades: Grades
@@ -55,22 +52,17 @@ class JudgedRanking:
         """The number of judged documents with a grade of at least ``rel``."""
         return int(np.count_nonzero(self.judged >= rel))
 
-    def judged_nonrelevant(self, rel: int) -> NDArray[np.bool_]:
-        """Which retrieved documents were judged with a grade below ``rel``."""
-        return (self.grades >= 0) & (self.grades < rel)
-
 
 def judge(docids: Sequence[str], grades: Mapping[str, int]) -> JudgedRanking:
     """Look the ranked ``docids`` up in one query's judgments.
 
     >>> judge(["a", "b", "c"], {"b": 2, "c": -1, "d": 3}).grades.tolist()
-    [-1, 2, -2]
+    [-1, 2, -1]
     """
     judged = np.array([grade for grade in grades.values() if grade >= 0], np.int64)
     judged[::-1].sort()
-    if len(judged) < len(grades):
-        grades = {docid: grade if grade >= 0 else POOLED_ONLY for docid, grade in grades.items()}
-    return JudgedRanking(np.array(list(map(grades.get, docids, repeat(NOT_POOLED))), np.int64), judged)
+    found = np.array(list(map(grades.get, docids, repeat(UNJUDGED))), np.int64)
+    return JudgedRanking(np.maximum(found, UNJUDGED), judged)
 
 
 # The notation
@@ -102,20 +94,17 @@ NAMES_ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
         "RR": "recip_rank",
         "Success": "hit hits hit_rate hitrate hr",
-        "RelP": "relative_P set_relative_P",
         "Rprec": "Rprec_mult",
         "AP": "map_cut",
         "IPrec": "iprec_at_recall 11pt_avg",
         "nDCG": "ndcg_cut",
         "SetP": "set_P",
         "SetR": "set_recall",
-        "SetAP": "set_map",
         "SetF": "set_F",
         "NumQ": "num_q",
         "NumRet": "num_ret",
         "NumRel": "num_rel",
         "NumRelRet": "num_rel_ret",
-        "NumNonRelRet": "num_nonrel_judged_ret",
     }
 )
 """Names in trec_eval and elsewhere that differ by more than capitals; used only for hints."""
@@ -137,7 +126,6 @@ class MeasureKind:
 class Measure:
     """One measure with its parameters and cut-off.
 
-    >>> from rankwell.evaluation.measures import MEASURES
     >>> MEASURES["AP"](rel=2) @ 100
     AP(rel=2)@100
     """

@@ -76,7 +76,10 @@ class Tokenizer:
             path = folder / "tokenizer.json"
             with _native_errors(lambda error: InputError(path, None, f"not a tokenizer ({error})")):
                 backend = tokenizers.Tokenizer.from_file(str(path))
-            _check_word_length(backend, path)
+            # The time to split a word grows with the cube of its length.
+            limit = getattr(backend.model, "max_input_chars_per_word", 0)
+            if limit > LONGEST_WORD:
+                raise InputError(path, None, f"max_input_chars_per_word is {limit:,}; expected at most {LONGEST_WORD}")
         elif (folder / "vocab.txt").is_file():
             from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
@@ -342,13 +345,6 @@ def _native_errors(told: Callable[[str], RankwellError]) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise told(one_line(error)) from None
-
-
-def _check_word_length(backend: Any, path: Path) -> None:
-    """Raise if the tokenizer splits very long words: the time that takes grows with the cube of their length."""
-    limit = getattr(backend.model, "max_input_chars_per_word", 0)
-    if limit > LONGEST_WORD:
-        raise InputError(path, None, f"max_input_chars_per_word is {limit:,}; expected at most {LONGEST_WORD}")
 
 
 def _encodable(text: str) -> str:

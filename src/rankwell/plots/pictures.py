@@ -52,10 +52,10 @@ svg .kept { fill: var(--good); stroke: var(--good) } svg .left { fill: var(--dim
 """The style of every page, light and dark; pictures within a page take their colours from it."""
 
 
-def check_picture(path: str | Path, *others: str) -> None:
-    """Raise unless the file name ends in a supported picture format or in one of ``others``."""
-    if Path(path).suffix.lower() not in (known := (*others, *FORMATS)):
-        raise RankwellError(f"{path}: expected a name that ends in {', '.join(known)}")
+def check_picture(path: str | Path) -> None:
+    """Raise unless the file name ends in a supported picture format."""
+    if Path(path).suffix.lower() not in FORMATS:
+        raise RankwellError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
 
 
 def need_matplotlib(purpose: str) -> None:

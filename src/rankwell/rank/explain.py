@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.files import atomic_text
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
@@ -399,15 +398,10 @@ def _joined(pieces: Sequence[str]) -> str:
 MOST_WORDS = 24
 
 
-def write_explanations(explanations: Sequence[Explanation], out: Path, view: View) -> None:
-    """Write an explanation, and the one it is compared with, as JSON or as a picture."""
-    drawn = [*explanations[1:], explanations[0]]
-    if out.suffix.lower() == ".json":
-        with atomic_text(out) as file:
-            file.write(as_json(explanations, view) + "\n")
-    else:
-        maps = attention_maps(drawn, view.layer, view.head)
-        draw_attention(maps, out, title=f"{view}".capitalize())
+def draw_explanations(explanations: Sequence[Explanation], out: Path, view: View) -> None:
+    """Draw the attention of an explanation, and of the one it is compared with."""
+    maps = attention_maps([*explanations[1:], explanations[0]], view.layer, view.head)
+    draw_attention(maps, out, title=f"{view}".capitalize())
 
 
 def attention_maps(

@@ -211,7 +211,8 @@ class Index:
                 builder.finish()
             segment = Segment(folder / name)
             if exists and not append:
-                _keep_vectors(current, folder, segment.store)
+                with suppress(RankwellError):  # the old index may be damaged, and overwritten for that reason
+                    keep_vectors((current or Index.open(folder)).documents, segment.store, renamed=current is None)
             if prepare is not None:
                 prepare(segment.store)
             options = {"store": store, "weighted": weights is not None, "expanded": expansions is not None}
@@ -499,12 +500,6 @@ class Index:
 
 
 _NONE = np.empty(0, np.int64)
-
-
-def _keep_vectors(current: Index | None, folder: Path, store: DocumentStore) -> None:
-    """Keep the vectors of documents that are replaced by the same text. Nothing else depends on the old index."""
-    with suppress(RankwellError):  # it may be damaged, and overwritten for that reason
-        keep_vectors((current or Index.open(folder)).documents, store, renamed=current is None)
 
 
 def _fill(

@@ -287,7 +287,8 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See :class:`asyncio.Protocol`."""
-        if self._held or self._may_hold():
+        between = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+        if self._held or (between and len(self.pool.silent) > CROWDED):
             self._held += data
             if not is_begun(self._held):
                 self._unset_keepalive_if_required()
@@ -303,10 +304,6 @@ class Connection(H11Protocol):
             self.pool.silent.pop(self, None)
         else:
             self._begin()
-
-    def _may_hold(self) -> bool:
-        between = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
-        return between and len(self.pool.silent) > CROWDED
 
     def _begin(self) -> None:
         if self._timer is None and self._counted:  # it has begun another request

@@ -74,21 +74,6 @@ class FirstStageOptions(Options):
     train_run: str | None = Field(default=None, description="Run of the training queries to use instead of searching.")
     dev_run: str | None = Field(default=None, description="Run of the dev queries to use instead of searching.")
 
-    def search_options(self) -> str | None:
-        """The options of ``rankwell search`` that find the same candidates; None if they come from given runs.
-
-        >>> FirstStageOptions(b=0.9, hybrid=0.7).search_options()
-        '--k1 0.9 --b 0.9 --hybrid 0.7 --k 100'
-        """
-        if self.train_run is not None or self.dev_run is not None:
-            return None
-        options: dict[str, float | str | None] = {"k1": self.k1, "b": self.b, "k2": self.k2, "hybrid": self.hybrid}
-        if self.hybrid is not None and self.encoder != DEFAULT:
-            options["encoder"] = self.encoder
-        options["k"] = self.depth
-        flags = {name: "--set k2=" if name == "k2" else f"--{name} " for name in options}
-        return " ".join(f"{flags[name]}{value}" for name, value in options.items() if value is not None)
-
 
 class LoraOptions(Options):
     """LoRA: train small matrices beside the encoder's, which are merged into them when the model is saved."""

@@ -27,7 +27,7 @@ from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.recipe_reader import read_recipe, read_yaml
 from rankwell.training.results import (
     FIRST_STAGE,
-    RERANK,
+    TUNED,
     Row,
     evaluate_split,
     measures_of,
@@ -66,20 +66,15 @@ class Trained:
         return next((done for done in reversed(self.work.done) if done.run is not None), None)
 
     def summary(self) -> str:
-        """The table, where the model is, and the commands that search and re-rank as the recipe did."""
+        """The table, where the model is, and the shares with which the recipe re-ranked."""
         lines = [f"\n{as_text(self.table)}"]
         if self.model is not None:
             lines.append(f"\nmodel: {self.model}")
         learned = [done.result.first_stage for done in self.work.done if done.result.first_stage]
         if learned:
             lines.append(f"\nfirst stage: {learned[-1]}")
-        elif self.last is not None and (options := self.work.recipe.first_stage.search_options()):
-            lines.append(f"candidates as above: rankwell search INDEX QUERIES {options} --out RUN")
-        if self.work.done and (options := self.work.done[-1].result.figures.get(RERANK)):
-            stages = self.work.done[-1].folder.parent
-            options = options.replace(f"--encoder {stages.name}/", f"--encoder {stages}/")
-            command = f"rankwell rerank RUN --queries Q --collection C --model {self.model} {options}"
-            lines.append(f"re-rank with it as above: {command}")
+        if self.work.done and (shares := self.work.done[-1].result.figures.get(TUNED)):
+            lines.append(f"re-rank with it as above: {shares}; see --blend and --fuse of rankwell rerank")
         return "\n".join(lines)
 
 
@@ -266,9 +261,5 @@ def claim(out: Path, recipe: Recipe, *, resume: bool) -> None:
         if name != recipe.name and not resume:
             problem = f"holds the recipe {name!r}, not {recipe.name!r}"
             raise InputError(out, None, f"{problem}; choose another folder, or use --resume to continue in this one")
-    elif foreign := sorted(path.name for path in out.iterdir() if not _is_own(path.name)):
+    elif foreign := sorted({p.name for p in out.iterdir() if not p.name.startswith(TEMPORARY_PREFIX)} - OWN_NAMES):
         raise InputError(out, None, f"exists and was not made by training (it has {foreign[0]}); choose another folder")
-
-
-def _is_own(name: str) -> bool:
-    return name in OWN_NAMES or name.startswith(TEMPORARY_PREFIX)

@@ -176,11 +176,8 @@ def _record(folder: Path, planned: PlannedStage, work: Work, result: StageResult
     write_json(folder / FINISHED, record)
 
 
-def wait_for(folder: Path, timeout: float | None = None) -> StageResult:
+def wait_for(folder: Path) -> StageResult:
     """What the stage left, once the first process has recorded it."""
-    begin = time.monotonic()
     while (result := read_finished(folder)) is None:
-        if timeout is not None and time.monotonic() - begin > timeout:
-            raise RankwellError(f"waited {timeout:.0f} s for {folder / FINISHED}")
         time.sleep(POLL_SECONDS)
     return result

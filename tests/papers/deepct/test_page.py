@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rankwell.papers.deepct.page import (
+from rankwell.papers.deepct.stage import (
     WeighedText,
     fragments,
     write_terms_page,

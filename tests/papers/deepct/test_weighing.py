@@ -231,7 +231,7 @@ def test_shards_are_the_weights_file_of_the_whole_collection(
         assert list(ours.weights) == list(theirs.weights)
         assert np.abs(np.subtract([*ours.weights.values()], [*theirs.weights.values()])).max(initial=0) <= 1
     line = (tmp_path / "joined.jsonl").read_text().splitlines()[0]
-    assert line == json.dumps(json.loads(line), ensure_ascii=False)  # as write_weights writes it
+    assert line == json.dumps(json.loads(line), ensure_ascii=False)
     assert list(read_shards(shards)) == list(read_weights(tmp_path / "joined.jsonl"))
     with pytest.raises(RankwellError, match="holds shards of other work"):
         do(WeighJob(store.folder, tiny_weigher, tmp_path / "weights", WeightOptions("root"), "cpu", shard_size=10))

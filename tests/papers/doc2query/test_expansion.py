@@ -31,7 +31,6 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.papers.doc2query.decoding import Writer, WritingOptions
 from rankwell.papers.doc2query.expansion import (
     ExpandJob,
-    Filtering,
     count_expansions,
     expand_collection,
     filter_queries,
@@ -72,11 +71,9 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_empty_queries_and_near_duplicates_are_dropped() -> None:
     queries = [["how do bees make honey", "making honey: how do bees do?", "the of", "", "bees"], ["bees"], []]
-    kept = filter_queries(queries, ["", "", ""], Filtering())
+    kept = filter_queries(queries, ["", "", ""])
     # "how do bees make honey" and the second have the same stems: how do bee make honei.
     assert kept == [("how do bees make honey", "bees"), ("bees",), ()]
-    everything = filter_queries(queries, ["", "", ""], Filtering(duplicates=False))
-    assert everything[0] == ("how do bees make honey", "making honey: how do bees do?", "bees")
 
 
 def test_a_judge_drops_what_is_off_the_topic() -> None:
@@ -87,18 +84,15 @@ def test_a_judge_drops_what_is_off_the_topic() -> None:
         return np.array([0.9 if query.split()[0] in text else 0.4 for query, text in pairs], np.float32)
 
     queries = [["honey price", "whale weight", "honey price?"], ["whale weight"]]
-    kept = filter_queries(queries, ["honey of bees", "the whale"], Filtering(threshold=0.5), judge=judge)
+    kept = filter_queries(queries, ["honey of bees", "the whale"], judge=judge)
     assert kept == [("honey price",), ("whale weight",)]
     # Duplicates are not judged.
     assert asked == [("honey price", "honey of bees"), ("whale weight", "honey of bees"), ("whale weight", "the whale")]
-    with pytest.raises(RankwellError, match="needs a ranker"):
-        filter_queries(queries, ["", ""], Filtering(threshold=0.5))
-    with pytest.raises(RankwellError, match="probability"):
-        Filtering(threshold=2.0)
+    assert filter_queries(queries, ["honey", "whale"], judge=judge, threshold=0.4)[0] == ("honey price", "whale weight")
 
 
 def request(collection: str, model: Path, out: Path, **options: Any) -> Callable[..., int]:
-    options = {"filtering": Filtering(), "device": "cpu", "shard_size": 3, **options}
+    options = {"device": "cpu", "shard_size": 3, **options}
     return partial(expand_collection, collection, model, out, WRITING, **options)
 
 
@@ -153,14 +147,14 @@ def test_shards_of_other_settings_are_refused(store: DocumentStore, tiny_writer:
     job = ExpandJob(store.folder, tiny_writer, tmp_path / "shards", WRITING, device="cpu", shard_size=3)
     do(job)
     with pytest.raises(RankwellError, match="shards of other work"):
-        do(replace(job, filtering=Filtering(duplicates=False)))
+        do(replace(job, threshold=0.25))
 
 
 def test_a_judge_is_its_whole_folder(tiny_writer: Path, tiny_checkpoint: Path, collection: str, tmp_path: Path) -> None:
     folder = tmp_path / "judge"
     shutil.copytree(tiny_checkpoint, folder)
     judge = RankerJudge.find(folder)
-    judged = request(collection, tiny_writer, tmp_path / "x.jsonl", judge=judge, filtering=Filtering(threshold=0.0))
+    judged = request(collection, tiny_writer, tmp_path / "x.jsonl", judge=judge, threshold=0.0)
     with pytest.raises(KeyboardInterrupt), interrupted_after(2):
         judged()
     before, (shards,) = judge.digest(), (tmp_path / "x.jsonl.shards").glob("queries-*")
@@ -219,7 +213,7 @@ def test_work_of_others_is_neither_joined_nor_resumed(
     out = tmp_path / "x.jsonl"
     refused = [
         ("collection", request(other, tiny_writer, out)),
-        ("setting of duplicates", request(collection, tiny_writer, out, filtering=Filtering(duplicates=False))),
+        ("setting of threshold", request(collection, tiny_writer, out, threshold=0.25)),
     ]
     write = Writer.write
 

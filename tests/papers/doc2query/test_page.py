@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rankwell.papers.doc2query.page import ExpandedText, mark_new_words, write_expansions_page
+from rankwell.papers.doc2query.stage import ExpandedText, mark_new_words, write_expansions_page
 
 
 def test_words_that_the_passage_does_not_have_are_marked() -> None:

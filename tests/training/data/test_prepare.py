@@ -12,7 +12,7 @@ from rankwell import sample
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Query, Run
-from rankwell.evaluation import evaluate
+from rankwell.evaluation.evaluate import evaluate
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index

@@ -14,7 +14,6 @@ from rankwell.corpus.formats.texts import (
     write_documents,
     write_queries,
     write_types,
-    write_weights,
 )
 
 __all__ = [
@@ -29,5 +28,4 @@ __all__ = [
     "write_queries",
     "write_run",
     "write_types",
-    "write_weights",
 ]

@@ -193,7 +193,8 @@ def choose_fields(table: Table, kind: RecordKind, columns: Columns | None = None
             _say(table, f"no header; columns: {', '.join(table.names)} (if there is one, use --id and --text)")
         return Fields(kind, ids, table.names[-1:], tuple(name for name in table.names if name == "title"))
     identifier = given.id or (kind.find("id", table.names) if table.stated else None)
-    text = given.text or kind.find("text", table.names) or _only_other(table, identifier)
+    others = [name for name in table.names if name != identifier]
+    text = given.text or kind.find("text", table.names) or (others[0] if len(others) == 1 else None)
     if text is None:
         found = ", ".join(map(repr, table.names)) or "none"
         raise InputError(*table.place(table.first), f"no field for the text; found {found}; name one with --text")
@@ -218,11 +219,6 @@ def _alternatives(name: str | None, given: str | None, usual: Sequence[str]) -> 
     if name is None:
         return ()
     return (name, *(other for other in usual if other != name)) if given is None and name in usual else (name,)
-
-
-def _only_other(table: Table, identifier: str | None) -> str | None:
-    others = [name for name in table.names if name != identifier]
-    return others[0] if len(others) == 1 else None
 
 
 def _say(table: Table, message: str) -> None:

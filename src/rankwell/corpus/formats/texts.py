@@ -220,18 +220,6 @@ def _finite(weight: float) -> bool:
     return abs(weight) <= sys.float_info.max
 
 
-def write_weights(documents: Iterable[TermWeights], path: FilePath) -> None:
-    """Write one JSON object per document."""
-
-    def line(document: TermWeights) -> str:
-        if not all(map(_finite, document.weights.values())):
-            raise RankwellError(f"cannot write {path}: document {document.docid!r} has a weight that is not finite")
-        record = {"id": writable_id(path, "document id", document.docid), "vector": dict(document.weights)}
-        return json_line(path, record)
-
-    write_lines(path, "term weights", map(line, documents))
-
-
 # Training examples
 
 

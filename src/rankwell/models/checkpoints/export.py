@@ -211,7 +211,11 @@ def export_model(
             _quantise(grid, traced, quantised, reduced_range)
             quantised.replace(traced)
         if backend == "openvino":
-            _to_openvino(traced, temporary / GRAPHS[backend], precision)
+            import openvino
+
+            # Not convert_model, which sends usage statistics over the network.
+            graph = openvino.Core().read_model(traced)
+            openvino.save_model(graph, temporary / GRAPHS[backend], compress_to_fp16=precision == "f16")
             traced.unlink()
         else:
             traced.rename(temporary / GRAPHS[backend])
@@ -319,13 +323,6 @@ def _cls_weights(model: GridEncoder | ForeignGrid) -> set[str]:
     if not model.model.similarity:  # the similarity needs the last layer of every token
         prefixes += (f"model.encoder.layers.{final}.", f"projections.{3 * final}.")
     return {name for name, _ in model.named_parameters() if name.startswith(prefixes)}
-
-
-def _to_openvino(traced: Path, path: Path, precision: ExportPrecision) -> None:
-    import openvino
-
-    # Not convert_model, which sends usage statistics over the network.
-    openvino.save_model(openvino.Core().read_model(traced), path, compress_to_fp16=precision == "f16")
 
 
 def _check_openvino(model: ForeignGrid, traced: Path, source: Path) -> None:

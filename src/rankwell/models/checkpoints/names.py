@@ -38,7 +38,9 @@ def find_model(name: str | Path = DEFAULT, *, code: bool = False) -> Path:
     """
     folder = Path(name)
     if name == DEFAULT and (SHIPPED.is_dir() or not os.path.exists(folder)):
-        return _shipped()
+        if not SHIPPED.is_dir():
+            raise RankwellError(f"{_ABSENT}; name another one")
+        return SHIPPED
     if isinstance(name, Path) or os.path.exists(folder):  # Path.exists raises if the name is too long
         return folder
     if match := _IN_PACKAGE.fullmatch(name):
@@ -67,12 +69,6 @@ def default_lacks() -> str | None:
         return _ABSENT
     missing = next((package for package in _PACKAGES if find_spec(package) is None), None)
     return None if missing is None else str(MissingExtraError(missing, "models", f"{DEFAULT}, the default model,"))
-
-
-def _shipped() -> Path:
-    if not SHIPPED.is_dir():
-        raise RankwellError(f"{_ABSENT}; name another one")
-    return SHIPPED
 
 
 def _in_package(package: str, inner: str) -> Path:

@@ -282,7 +282,8 @@ class Sdnet(nn.Module):
 
     def forward(self, queries: WordBatch, passages: WordBatch, query_of: Tensor, matches: Tensor) -> Tensor:
         """Scores (P,) of P passages: passage ``i`` answers query ``query_of[i]``; ``matches`` is (words, 4)."""
-        return self.score_passages(self.encode_queries(queries).take(query_of), passages, matches)
+        scores: Tensor = self.score(self.signals(self.encode_queries(queries).take(query_of), passages, matches))
+        return scores[:, 0].float()
 
     def mix_layers(self, layers: Tensor) -> Tensor:
         """The words' states (T, K, H) mixed to (T, H); states that are mixed already stay as they are."""
@@ -300,11 +301,6 @@ class Sdnet(nn.Module):
         # Dropout is applied here, not per passage, so that all passages of a list are compared with the same query.
         whole = self.match(self.drop(self.query_pool(seen, mask)[:, None])[:, 0])
         return QueryStates(vectors, known, (h1, h2, top), whole, mask)
-
-    def score_passages(self, queries: QueryStates, passages: WordBatch, matches: Tensor) -> Tensor:
-        """The scores of passages, each with the query of its row."""
-        scores: Tensor = self.score(self.signals(queries, passages, matches))
-        return scores[:, 0].float()
 
     def word_features(self, passages: WordBatch, matches: Tensor) -> Tensor:
         """``matches`` and the embeddings of the words' tags, if the network reads tags: (T, 4) or (T, 24)."""

@@ -52,5 +52,4 @@ class SdnetOptions(ListOptions):
         default=0.4, ge=0, lt=1, description="Dropout of all layers, with one mask for all words of a text."
     )
     hidden: int = Field(default=125, ge=1, description="Width of a recurrent layer in each direction.")
-    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation that chooses BM25's weight α.")
     shard: int = Field(default=256, ge=1, description="Passages whose features are computed and written at a time.")

@@ -1,33 +1,26 @@
-"""``sdnet``: a small network over the features of a frozen encoder, interpolated with BM25 (CCNU's SDNet).
+"""``sdnet``: a small network over the features of a frozen encoder (CCNU's SDNet).
 
-The stage also writes
-
-    interpolation.json   α·BM25 + (1−α)·S for each α and normalisation, and the choice of each fold
-    alpha.png            the same as a plot, with 95 % intervals
-    interpolated.run.gz  the dev queries under the setting that is best for all of them
+A stage ``tune`` after it interpolates its score S with BM25: α·BM25 + (1−α)·S.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rankwell.core.arrays import Rows
-from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.manifest import digest, write_json
+from rankwell.core.errors import RankwellError
+from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
-from rankwell.evaluation.significance import TESTS
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.papers.ccnu.network import Sdnet, SdnetConfig, load_sdnet, new_sdnet, save_sdnet
@@ -43,9 +36,6 @@ from rankwell.papers.ccnu.word_features import (
     open_vectors,
 )
 from rankwell.papers.ccnu.words import Tagger, open_tagger
-from rankwell.rank.fusion import NORMALISATIONS, Shares
-from rankwell.rank.tuning import window_grid
-from rankwell.rank.window_scores import WindowScores
 from rankwell.training.data.sampling import Lists, draw
 from rankwell.training.loop.loop import CollapseGuard, train
 from rankwell.training.loop.losses import Loss, make_loss
@@ -53,13 +43,7 @@ from rankwell.training.loop.task import ListTask, Step, StepParts
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number
-from rankwell.training.stages.shared import check_folds, check_lists, dev_queries, training_candidates
-from rankwell.training.stages.tune import Scored, draw_shares
-
-ALPHAS = tuple(round(0.1 * step, 1) for step in range(11))
-PAPER = Shares(model=0.2, first=0.8, normalise="none")
-WHOLE = "first"
-"""The aggregate of windows: a passage is one window."""
+from rankwell.training.stages.shared import check_lists, dev_queries, training_candidates
 
 
 class SdnetTask(ListTask):
@@ -143,11 +127,10 @@ def check(work: Work, stage: RecipeStage[SdnetOptions]) -> None:
     if options.vectors is not None:
         open_vectors(find_vectors(options.vectors))
     _tagger(options)
-    check_folds(work, stage, options.folds)
 
 
 def run(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> StageResult:
-    """Compute features, train the network, measure it alone and interpolated with the first stage."""
+    """Compute features, train the network and measure it."""
     options = stage.options
     encoder = FeatureEncoder.from_pretrained(work.model, layers=options.layers, device=work.device)
     vectors = None if options.vectors is None else open_vectors(find_vectors(options.vectors))
@@ -180,7 +163,7 @@ def run(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> StageResu
     }
     ranked = _rerank_dev(work, make_ranker(load_sdnet(folder / "model")), passages)
     write_run(ranked, folder / _dev_run(work))
-    return StageResult(folder / "model", figures=figures | _interpolate(work, options, ranked, folder))
+    return StageResult(folder / "model", figures=figures)
 
 
 def _tagger(options: SdnetOptions) -> Tagger | None:
@@ -232,34 +215,6 @@ def _validation(
         return dict(evaluate(qrels, reranked, [_measure(work, options)]).mean)
 
     return validate
-
-
-def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> dict[str, Any]:
-    """α·BM25 + (1−α)·S with α by cross-validation on dev. Writes the whole grid and the run of the best setting."""
-    dev, measure = work.data.dev, _measure(work, options)
-    first = dev.run.head(work.recipe.evaluate.depth)
-    scored = Scored(WindowScores.of_run(run), first, None)
-    settings = [setting for how in NORMALISATIONS for setting in window_grid(ALPHAS, [WHOLE], how)]
-    tuning = scored.tune(work, settings, str(measure), options.folds)
-    write_run(scored.fuse(tuning.best, "interpolated"), folder / "interpolated.run.gz")
-    described = tuning.as_dict(lambda setting: {"alpha": setting[0].first, "normalise": setting[0].normalise})
-    write_json(folder / "interpolation.json", described)
-    with suppress(MissingExtraError):  # the plot is optional
-        tried = zip(settings, tuning.values, strict=True)
-        lines = [(shares.normalise, shares.first, values) for (shares, _), values in tried]
-        draw_shares(str(measure), lines, folder / "alpha.png", option="α")
-    alone = {
-        name: evaluate(dev.qrels, ranked, [measure]).values[0] for name, ranked in (("first stage", first), ("S", run))
-    }
-    figures: dict[str, Any] = {f"{name} {measure}": round(float(values.mean()), 4) for name, values in alone.items()}
-    figures[f"interpolated {measure}, cross-validated"] = round(tuning.cross_validated, 4)
-    (best, _), as_published = tuning.best, tuning.values[settings.index((PAPER, WHOLE))]
-    figures[f"interpolated {measure}, α as in the paper"] = round(float(as_published.mean()), 4)
-    figures |= {"interpolation": str(best), "alpha": best.first}
-    for name, values in alone.items():
-        p = TESTS["t"](tuning.held_out, values)
-        figures[f"p, interpolated against {name}"] = float(f"{p:.3g}")
-    return figures
 
 
 def _dev_run(work: Work) -> str:

@@ -6,6 +6,7 @@ A word's feature is the mean of its pieces' states in each of the encoder's last
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,7 @@ def _from_text(path: Path) -> WordVectors:
     size = 0
     for number, line in track(read_lines(path), "reading word vectors", unit="words"):
         line = line.rstrip()
-        if number == 1 and _is_header(line):
+        if number == 1 and re.fullmatch(r"\d+ \d+", line):  # a header
             continue
         size = size or len(line.split(" ")) - 1
         # From the right: some words in GloVe contain spaces.
@@ -128,11 +129,6 @@ def _from_text(path: Path) -> WordVectors:
     if not rows:
         raise InputError(path, None, "has no word vectors")
     return WordVectors(words, np.stack(rows), file_digest(path))
-
-
-def _is_header(line: str) -> bool:
-    fields = line.split(" ")
-    return len(fields) == 2 and all(field.isdecimal() for field in fields)
 
 
 MOST_LANES = 8

@@ -13,7 +13,6 @@ from rankwell.cli.options import (
     Device,
     IdField,
     RayOption,
-    Settings,
     TextField,
     TitleField,
     WorkersOption,
@@ -21,7 +20,6 @@ from rankwell.cli.options import (
     need_file,
     output_file,
     output_folder,
-    read_settings,
 )
 
 
@@ -54,11 +52,8 @@ def expand(
         str | None, typer.Option("--judge", metavar="MODEL", help="A ranker that drops off-topic queries.")
     ] = None,
     threshold: Annotated[
-        float, typer.Option("--threshold", help="Lowest probability of relevance that the judge accepts.")
+        float, typer.Option("--threshold", min=0, max=1, help="Lowest probability of relevance that the judge accepts.")
     ] = 0.5,
-    duplicates: Annotated[
-        bool, typer.Option("--duplicates", help="Keep queries with the same words as an earlier one of the passage.")
-    ] = False,
     queries: Annotated[
         Path | None,
         typer.Option(
@@ -69,21 +64,13 @@ def expand(
         ),
     ] = None,
     device: Device = None,
-    budget: Annotated[
-        int | None, typer.Option("--budget", help="Tokens read at a time; fewer need less memory.")
-    ] = None,
     ray: RayOption = None,
     workers: WorkersOption = 0,
-    settings: Settings = None,
 ) -> None:
     """Write queries for every passage of a collection (doc2query).
 
     If interrupted, rerun the same command to resume, with or without --ray. Processes that run the same command at
     once share the work.
-
-    Settings, for --set NAME=VALUE:
-
-    top_k: sample from this many of the likeliest tokens (10).
 
     Examples:
 
@@ -102,7 +89,6 @@ def expand(
     from rankwell.papers.doc2query.decoding import WritingOptions
     from rankwell.papers.doc2query.expansion import (
         COUNTED,
-        Filtering,
         count_expansions,
         expand_collection,
         find_writer,
@@ -111,18 +97,17 @@ def expand(
     from rankwell.rank.ranker import RankerJudge
 
     need_file(out, "expand")
-    cluster, rare = cluster_of(context), read_settings(settings, {"top_k": int})
+    cluster = cluster_of(context)
     begin = time.monotonic()
     folder, columns = find_writer(model), Columns(id_field, text_field, title_field)
     count = expand_collection(
         collection,
         folder,
         out,
-        WritingOptions(n, rare.get("top_k", 10), temperature, read_writer_config(folder).max_query, seed),
-        Filtering(duplicates=not duplicates, threshold=None if judge is None else threshold),
+        WritingOptions(n, temperature=temperature, max_query=read_writer_config(folder).max_query, seed=seed),
         None if judge is None else RankerJudge.find(judge),
+        threshold,
         device=device if cluster is None else device or "cpu",
-        budget=budget,
         columns=columns,
         workers=cluster,
     )

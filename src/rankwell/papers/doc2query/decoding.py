@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -186,10 +187,10 @@ class Writer:
             for row, queries in zip(rows, batch, strict=True):
                 written[row] = queries
         ends = np.cumsum(counts)
-        return [
-            _in_turns(written[end - count : end])[: max(self.options.n, count)]
-            for count, end in zip(counts.tolist(), ends.tolist(), strict=True)
-        ]
+        windows = [written[end - count : end] for count, end in zip(counts.tolist(), ends.tolist(), strict=True)]
+        # The first query of each window, then the second of each, and so on.
+        turns = [[query for turn in zip_longest(*rows) for query in turn if query is not None] for rows in windows]
+        return [queries[: max(self.options.n, len(rows))] for queries, rows in zip(turns, windows, strict=True)]
 
     def _write_alike(self, sequences: Sequences, names: Sequence[str], n: int) -> list[list[str]]:
         """``n`` queries for each sequence; sequences of similar length are batched."""
@@ -230,9 +231,3 @@ def _uniforms(seed: int, name: str, n: int, steps: int) -> NDArray[np.float32]:
     key = hashlib.blake2b(f"{seed}\0{name}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
     generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key)))
     return generator.random((n, steps), np.float32)
-
-
-def _in_turns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first of each row, then the second of each, and so on."""
-    longest = max(map(len, rows), default=0)
-    return [row[place] for place in range(longest) for row in rows if place < len(row)]

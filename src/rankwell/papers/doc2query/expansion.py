@@ -7,7 +7,7 @@ stays as it is, so a re-ranker reads no generated text. Without judgments, the q
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from rankwell.papers.doc2query.decoding import WritingOptions
 
 SHARD_SIZE = 1024
+THRESHOLD = 0.5
+"""The lowest probability of relevance that a judge accepts."""
 COUNTED = 2000
 """The passages whose expansions are counted."""
 
@@ -43,34 +45,19 @@ Judge = Callable[[Sequence[tuple[str, str]]], Scores]
 """A ranker's p(relevant) for (query, passage) pairs."""
 
 
-@dataclass(frozen=True)
-class Filtering:
-    """Which queries are dropped: near duplicates, and those that a judge finds off topic.
-
-    A query without any term is always dropped.
-    """
-
-    duplicates: bool = True
-    """Drop a query that has the same stems, in any order, as an earlier query of the passage."""
-    threshold: float | None = None
-    """Drop a query if the judge gives its passage a lower probability of being relevant."""
-
-    def __post_init__(self) -> None:
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise RankwellError(f"threshold is {self.threshold:g}, expected a probability")
-
-
 def filter_queries(
     queries: Sequence[Sequence[str]],
     texts: Sequence[str],
-    filtering: Filtering,
     *,
     judge: Judge | None = None,
+    threshold: float = THRESHOLD,
     analyzer: Analyzer | None = None,
 ) -> list[tuple[str, ...]]:
-    """The queries of each passage that are not dropped, in their order."""
-    if filtering.threshold is not None and judge is None:
-        raise RankwellError("a threshold needs a ranker that judges the queries")
+    """The queries of each passage that are not dropped, in their order.
+
+    Dropped are those without a term, those with the same stems, in any order, as an earlier one of the passage, and
+    those whose passage the judge gives a probability of being relevant below the threshold.
+    """
     terms = iter((analyzer or Analyzer.english()).terms_batch([query for group in queries for query in group]))
     filtered: list[list[str]] = []
     for group in queries:
@@ -78,14 +65,13 @@ def filter_queries(
         filtered.append([])
         for query in group:
             stems = frozenset(next(terms))
-            if not stems or (filtering.duplicates and stems in seen):
-                continue
-            seen.add(stems)
-            filtered[-1].append(query)
-    if judge is None or filtering.threshold is None:
+            if stems not in seen:
+                seen.add(stems)
+                filtered[-1].append(query)
+    if judge is None:
         return [tuple(group) for group in filtered]
     pairs = [(query, text) for group, text in zip(filtered, texts, strict=True) for query in group]
-    on_topic = iter((judge(pairs) >= filtering.threshold).tolist() if pairs else ())
+    on_topic = iter((judge(pairs) >= threshold).tolist() if pairs else ())
     return [tuple(query for query in group if next(on_topic)) for group in filtered]
 
 
@@ -105,18 +91,16 @@ class ExpandJob:
     model: Path
     folder: Path
     options: WritingOptions
-    filtering: Filtering = field(default_factory=Filtering)
     judge: RankerJudge | None = None
+    threshold: float = THRESHOLD
     device: str | None = None
-    budget: int | None = None
     shard_size: int = SHARD_SIZE
 
     def prepare(self) -> Shards:
         """Tokenise the texts once, for all workers."""
         store = DocumentStore.open(self.store)
         StoredTokens.open(store.documents, Tokenizer.open(self.model))
-        models = _digests(self.model, self.judge)
-        config = {**models, **asdict(self.options), **asdict(self.filtering)}
+        config = {**_digests(self.model, self.judge), **asdict(self.options), "threshold": self.threshold}
         return Shards(self.folder, len(store), self.shard_size, config)
 
     def work(self, shards: Shards) -> None:
@@ -128,7 +112,7 @@ class ExpandJob:
         from rankwell.papers.doc2query.decoding import Writer
 
         model, tokenizer, config = load_writer(self.model)
-        writer = Writer(model, tokenizer, config.max_length, self.options, device=self.device, budget=self.budget)
+        writer = Writer(model, tokenizer, config.max_length, self.options, device=self.device)
         judge = None if self.judge is None else self.judge.open(self.device)
         store, analyzer = DocumentStore.open(self.store), Analyzer.english()
         tokens = StoredTokens.open(store.documents, tokenizer)
@@ -136,7 +120,7 @@ class ExpandJob:
         def write(items: range, file: IO[bytes]) -> None:
             numbers, docids = np.asarray(items, np.int64), store.docids.strings(items)
             written, texts = writer.write(tokens.at(numbers), docids), store.texts_at(numbers)
-            filtered = filter_queries(written, texts, self.filtering, judge=judge, analyzer=analyzer)
+            filtered = filter_queries(written, texts, judge=judge, threshold=self.threshold, analyzer=analyzer)
             for docid, queries in zip(docids, filtered, strict=True):
                 file.write(expansion_line(shards.folder, Expansion(docid, queries)).encode("utf-8"))
 
@@ -148,19 +132,17 @@ def expand_collection(
     model: Path,
     out: Path,
     options: WritingOptions,
-    filtering: Filtering,
     judge: RankerJudge | None = None,
+    threshold: float = THRESHOLD,
     *,
     device: str | None = None,
-    budget: int | None = None,
     shard_size: int = SHARD_SIZE,
     columns: Columns | None = None,
     workers: Workers | None = None,
 ) -> int:
     """``rankwell expand COLLECTION``: write a file of expansions and return the number of passages.
 
-    ``budget`` is the number of tokens that the writer reads at a time. ``columns`` are the fields of the collection,
-    if it is a file.
+    ``columns`` are the fields of the collection, if it is a file.
     """
     check_output(out, device, workers)
     model = find_writer(model).absolute()
@@ -168,10 +150,10 @@ def expand_collection(
         collection,
         columns,
         out,
-        lambda texts, folder: ExpandJob(texts, model, folder, options, filtering, judge, device, budget, shard_size),
+        lambda texts, folder: ExpandJob(texts, model, folder, options, judge, threshold, device, shard_size),
         shards="queries",
         models=_digests(model, judge),
-        settings=asdict(options) | asdict(filtering),
+        settings=asdict(options) | {"threshold": threshold},
         workers=workers,
         description="writing queries",
     )

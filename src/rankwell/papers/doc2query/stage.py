@@ -5,6 +5,7 @@ After a stage that left term weights (``weights/shard-*``), the queries are adde
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from torch.nn import functional
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.shards import Shards, do
+from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_weights
 from rankwell.corpus.formats.texts import read_expansions
 from rankwell.corpus.records import Qrels, Query
@@ -34,8 +36,8 @@ from rankwell.papers.doc2query.checkpoints import load_writer, save_writer
 from rankwell.papers.doc2query.decoding import WritingOptions
 from rankwell.papers.doc2query.expansion import ExpandJob, count_expansions
 from rankwell.papers.doc2query.options import Doc2queryOptions
-from rankwell.papers.doc2query.page import ExpandedText, write_expansions_page
 from rankwell.papers.doc2query.writer import passage_grid, query_grid
+from rankwell.plots.pictures import words_and_gaps, write_page
 from rankwell.retrieve.builder import combine_weights
 from rankwell.retrieve.index import Index
 from rankwell.training.first_stage import (
@@ -182,7 +184,7 @@ def run(work: Work, stage: RecipeStage[Doc2queryOptions], folder: Path) -> Stage
         return StageResult()
     shards.join(folder / EXPANSIONS)
     figures = trained | count_expansions(iter(work.data.collection.store), folder / EXPANSIONS)
-    weighing = _weighing_stage(work)
+    weighing = next((done for done in reversed(work.done) if (done.folder / "weights").is_dir()), None)
     grid: TuningOptions = weighing.stage.options if weighing else options  # weighted terms need another k1
     figures |= tune_first_stage(work, _index(work, folder, weighing), tune_queries, grid, folder)
     _show(work, tune_queries, folder)
@@ -227,11 +229,6 @@ def _expand(work: Work, options: Doc2queryOptions, folder: Path, device: str) ->
     return do(job)
 
 
-def _weighing_stage(work: Work) -> FinishedStage | None:
-    """The last stage before this one that left term weights."""
-    return next((done for done in reversed(work.done) if (done.folder / "weights").is_dir()), None)
-
-
 def _index(work: Work, folder: Path, weighing: FinishedStage | None) -> Index:
     """The collection with its expansions, and with the term weights of an earlier stage."""
     target = folder / INDEX
@@ -245,6 +242,43 @@ def _index(work: Work, folder: Path, weighing: FinishedStage | None) -> Index:
     scale, root = weighing.stage.options.scale, weighing.stage.options.scaling == "root"
     both = combine_weights(weights, expansions, scale=scale, root=root)
     return Index.build(documents, target, weights=both, store=False)
+
+
+# Examples as a page
+
+
+@dataclass(frozen=True)
+class ExpandedText:
+    """A passage with the queries generated for it; ``asked`` are real queries that it answers."""
+
+    docid: str
+    text: str
+    queries: tuple[str, ...]
+    asked: tuple[str, ...] = ()
+
+
+def mark_new_words(query: str, passage: str, analyzer: Analyzer | None = None) -> str:
+    """The query as HTML; words whose stem the passage does not have are marked.
+
+    >>> mark_new_words("do bees sleep", "Bees rest at night.")
+    '<span class=n>do</span> bees <span class=n>sleep</span>'
+    """
+    analyzer = analyzer or Analyzer.english()
+    known = {None, *analyzer.terms(passage)}
+    parts = [(html.escape(text), word) for text, word in words_and_gaps(query, analyzer)]
+    return "".join(t if word is None or word.term in known else f"<span class=n>{t}</span>" for t, word in parts)
+
+
+def write_expansions_page(passages: Sequence[ExpandedText], path: str | Path, *, title: str = "Expansions") -> None:
+    """Write a page of passages, each beside the queries generated for it."""
+    analyzer = Analyzer.english()
+    body = ["<p class=q>Marked words are not in the passage: an index without them could not find it by them.</p>"]
+    for passage in passages:
+        items = "".join(f"<li>{mark_new_words(query, passage.text, analyzer)}</li>" for query in passage.queries)
+        body.append(f"<h2>{html.escape(passage.docid)}</h2>")
+        body += [f"<p class=q>{html.escape(query)}</p>" for query in passage.asked]
+        body.append(f"<div class=row><p>{html.escape(passage.text)}</p><ul>{items}</ul></div>")
+    write_page(path, title, body)
 
 
 def _show(work: Work, queries: Sequence[Query], folder: Path) -> None:

@@ -177,7 +177,9 @@ def _checked(candidates: TrainingCandidates, p: NDArray[np.floating]) -> Probabi
     wrong = ~((p >= 0) & (p <= 1))
     if wrong.any():
         worst = int(wrong.argmax())
-        pair = candidates.name_pair(worst)
+        row = int(np.searchsorted(candidates.ends, worst, side="right"))
+        document = candidates.names(candidates.documents[[worst]])[0]
+        pair = f"document {document!r} of query {candidates.qids[row]!r}"
         raise RankwellError(f"p(relevant) of {pair} is {p[worst]:g}, expected a probability between 0 and 1")
     return p.astype(np.float32)
 

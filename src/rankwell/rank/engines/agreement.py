@@ -43,7 +43,8 @@ def fastest_dtype(folder: Path, score: Score, tokenizer: Tokenizer, config: Rank
 
     ``score`` computes the logits of sequences in a given precision. The error is recorded in the user's cache folder.
     """
-    key, record = model_digest(folder), _cache_folder() / RECORD
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    key, record = model_digest(folder), cache / "rankwell" / RECORD
     errors = _read(record)
     if key not in errors:
         error = errors[key] = round(_measure(score, Reader(tokenizer, config.template, None, segments)), 4)
@@ -83,10 +84,6 @@ def _measure(score: Score, reader: Reader) -> float:
         return float(np.sqrt(np.mean((values - centres[owners]) ** 2)))
 
     return spread(fast - exact) / max(spread(exact), 1e-30)
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwell"
 
 
 def _read(record: Path) -> dict[str, float]:

@@ -8,8 +8,8 @@ millions of candidates are built, sampled and filtered without a loop over them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
@@ -26,7 +26,6 @@ from rankwell.corpus.store import DocumentStore
 UNJUDGED = -1
 MANY_MISSED = 0.05
 """The share of relevant documents outside the run from which ``found_only: auto`` leaves them out."""
-_DOCIDS_AT_A_TIME = 2**18
 
 Mask = NDArray[np.bool_]
 
@@ -77,8 +76,6 @@ class TrainingCandidates:
     scores: Scores
     names: Names
     level: int = 1
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    """How many queries were left out when this was made, by reason."""
 
     @classmethod
     def of(
@@ -107,8 +104,8 @@ class TrainingCandidates:
         }
         if not qids:
             _refuse_empty(left_out, len(qrels), judgments)
-        judged = _Pairs.of({qid: qrels[qid] for qid in qids}, documents, judgments)
-        ranked = _Pairs.of({qid: run[qid].docids for qid in qids}, documents, f"the run {run.name}")
+        judged = _Pairs.of({qid: qrels[qid] for qid in qids}, documents)
+        ranked = _Pairs.of({qid: run[qid].docids for qid in qids}, documents)
         grades = judged.look_up(ranked, np.fromiter(chain.from_iterable(qrels[q].values() for q in qids), np.int32))
         scores = np.concatenate([run[qid].scores for qid in qids])
         whole = _assemble(qids, judged, ranked, *grades, scores, selection.level)
@@ -127,8 +124,7 @@ class TrainingCandidates:
             if missing:
                 share = f"{len(missing):,} of {len(qrels):,} queries of {judgments}"
                 warnings.warn(f"{share} are {reason} and left out, such as {missing[0]!r}", stacklevel=2)
-        counts = {reason: len(missing) for reason, missing in left_out.items() if missing}
-        return replace(whole.take(np.flatnonzero(keep)), left_out=counts)
+        return whole.take(np.flatnonzero(keep))
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -185,24 +181,6 @@ class TrainingCandidates:
         qids = tuple(qid for qid, keep in zip(self.qids, taken.tolist(), strict=True) if keep)
         return replace(fewer, qids=qids, ends=fewer.ends[taken])
 
-    def name_pair(self, candidate: int) -> str:
-        """A candidate as an error names it."""
-        row = int(np.searchsorted(self.ends, candidate, side="right"))
-        return f"document {self.names(self.documents[[candidate]])[0]!r} of query {self.qids[row]!r}"
-
-    def summary(self) -> str:
-        """One line for the log."""
-        queries, relevant = len(self.qids), self.relevant
-        positives, missed = int(relevant.sum()), int(self.missed.sum())
-        negatives, judged = len(self) - positives, int((~relevant & ~self.unjudged).sum())
-        line = (
-            f"{queries:,} queries; {positives:,} relevant ({positives / queries:.1f} a query, {missed:,} of them not "
-            f"found by the first stage); {negatives:,} negatives ({negatives / queries:.1f} a query, {judged:,} judged)"
-        )
-        if self.left_out:
-            line += "; left out: " + ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.items())
-        return line
-
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
@@ -213,17 +191,10 @@ class _Pairs:
     docids: Sequence[str]
 
     @classmethod
-    def of(
-        cls, by_query: Mapping[str, Sequence[str] | Mapping[str, int]], documents: DocumentStore, source: str
-    ) -> _Pairs:
+    def of(cls, by_query: Mapping[str, Sequence[str] | Mapping[str, int]], documents: DocumentStore) -> _Pairs:
         docids = list(chain.from_iterable(by_query.values()))
         rows = np.repeat(np.arange(len(by_query)), np.fromiter(map(len, by_query.values()), np.int64, len(by_query)))
-        try:
-            numbers = [documents.numbers(part) for part in _batches(docids)]
-        except RankwellError:
-            _refuse_unknown(docids, [qid for qid, ids in by_query.items() for _ in ids], documents, source)
-            raise
-        return cls(rows, np.concatenate([np.zeros(0, np.int64), *numbers]).astype(np.int64), docids)
+        return cls(rows, documents.numbers(docids).astype(np.int64), docids)
 
     def places(self, wanted: _Pairs) -> Rows:
         """Where each wanted pair is among these, -1 where it is not."""
@@ -299,27 +270,6 @@ def _misses_many(candidates: TrainingCandidates) -> bool:
         stacklevel=2,
     )
     return True
-
-
-def _batches(docids: list[str]) -> Iterator[list[str]]:
-    return (docids[begin : begin + _DOCIDS_AT_A_TIME] for begin in range(0, len(docids), _DOCIDS_AT_A_TIME))
-
-
-def _refuse_unknown(docids: list[str], qids: list[str], documents: DocumentStore, source: str) -> None:
-    """Raise if documents are missing, with their number and the first of them."""
-    unknown: dict[str, str] = {}
-    distinct = dict(zip(reversed(docids), reversed(qids), strict=True))
-    for docid, qid in reversed(distinct.items()):
-        try:
-            documents.numbers([docid])
-        except RankwellError:
-            unknown[docid] = qid
-    if unknown:
-        docid, qid = next(iter(unknown.items()))
-        count = f"{len(unknown):,} of the {len(distinct):,} documents it names"
-        raise RankwellError(
-            f"{source}: document {docid!r} (query {qid!r}) is not in the collection; {count} are missing"
-        ) from None
 
 
 def _refuse_empty(left_out: Mapping[str, Sequence[str]], queries: int, judgments: str) -> None:

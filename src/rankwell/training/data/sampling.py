@@ -65,19 +65,15 @@ class TrainingSet:
         documents: StoredTokens,
         tokenizer: Tokenizer,
         *,
-        types: Mapping[str, str] | None = None,
         stems: bool = False,
     ) -> TrainingSet:
-        """Tokenize the queries of ``candidates``.
-
-        ``types`` (by query id) go before a query's own type; markers need ``stems``, of the documents too.
-        """
+        """Tokenize the queries of ``candidates``; markers need ``stems``, of the documents too."""
         by_id = {query.qid: query for query in queries}
         missing = [qid for qid in candidates.qids if qid not in by_id]
         if missing:
             raise RankwellError(f"query {missing[0]!r} has candidates but no text ({len(missing):,} such queries)")
         ordered = [by_id[qid] for qid in candidates.qids]
-        labels = [((types or {}).get(query.qid) or query.type or "").lower() for query in ordered]
+        labels = [(query.type or "").lower() for query in ordered]
         return cls(
             tokenizer.encode([query.text for query in ordered], stems=stems),
             tokenizer.encode(labels) if any(labels) else None,

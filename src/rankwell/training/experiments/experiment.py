@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -265,8 +265,8 @@ def _variant(path: Path, suite: Suite, way: Column, name: str, settings: Sequenc
     base = find_recipe(differs.pop(BASE, way.base), folder=path.parent)
     tree = read_yaml(base)
     shared = [Override(key, value, f"{path}: set:", path.parent) for key, value in way.set.items()]
-    missing = _stages_of_bases(path, suite) - set(tree.get("stages") or ())
-    applicable = [override for override in [*shared, *settings] if not _is_of(override.path, missing)]
+    missing = [["stages", stage] for stage in _stages_of_bases(path, suite) - set(tree.get("stages") or ())]
+    applicable = [override for override in [*shared, *settings] if override.path.split(".")[:2] not in missing]
     changes = [Override(key, value, f"{path}: variants.{name}:", path.parent) for key, value in differs.items()]
     return build_recipe(tree, base, [*applicable, *changes])
 
@@ -276,11 +276,6 @@ def _stages_of_bases(path: Path, suite: Suite) -> set[str]:
     bases = {str(way.base) for way in ways}
     bases |= {str(differs[BASE]) for way in ways for differs in way.variants.values() if differs and BASE in differs}
     return {stage for base in bases for stage in read_yaml(find_recipe(base, folder=path.parent)).get("stages") or ()}
-
-
-def _is_of(option: str, stages: Iterable[str]) -> bool:
-    keys = option.split(".")
-    return keys[0] == "stages" and len(keys) > 1 and keys[1] in stages
 
 
 def _anchored(other: EvaluateOnOptions, base: Path) -> EvaluateOnOptions:

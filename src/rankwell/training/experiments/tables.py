@@ -29,7 +29,6 @@ from rankwell.evaluation.tables import (
     figure_cell,
     mark,
     name_cell,
-    query_table,
 )
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.names import find_model
@@ -107,7 +106,10 @@ def compare_variants(
 ) -> Compared:
     """Compare each query's mean over seeds; ``groups`` by what they group by."""
     names = [name for name in order if name in measured]
-    means = {name: mean_over_seeds(measured[name]) for name in names}
+    means = {
+        name: replace(measured[name][0], values=np.mean([each.values for each in measured[name]], axis=0))
+        for name in names
+    }
     comparison = compare_evaluations(means, baseline, test=test)
     intervals = {
         name: {measure: mean_interval(values) for measure, values in mean.per_query.items()}
@@ -120,11 +122,6 @@ def compare_variants(
         intervals,
         {by: break_down(comparison, members) for by, members in groups.items()},
     )
-
-
-def mean_over_seeds(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """For each query the mean of its values."""
-    return replace(evaluations[0], values=np.mean([evaluation.values for evaluation in evaluations], axis=0))
 
 
 def deviations(evaluations: Sequence[Evaluation]) -> dict[str, float | None]:
@@ -159,10 +156,7 @@ def _table(compared: Compared) -> Table:
 
 
 def write_tables(out: Path, outcome: ExperimentTables) -> None:
-    """``table.md``, ``table.csv``, ``results.json``, and for each place each query's means in ``queries.PLACE.csv``.
-
-    With claims of a paper, also ``claims.csv``.
-    """
+    """``table.md``, ``results.json`` and, with claims of a paper, ``claims.csv``."""
     if outcome.claims is not None:
         with atomic_text(out / "claims.csv") as file:
             file.write(as_csv(outcome.claims) + "\n")
@@ -172,21 +166,8 @@ def write_tables(out: Path, outcome: ExperimentTables) -> None:
         for place, compared in outcome.compared.items():
             tables = [outcome.table(place), contrast_table(compared.comparison), *outcome.group_tables(place)]
             file.write(f"## {place}\n\n" + "".join(f"{as_markdown(table)}\n\n" for table in tables))
-    with atomic_text(out / "table.csv") as file:
-        for number, place in enumerate(outcome.compared):
-            head, *lines = as_csv(_placed(place, outcome.table(place))).split("\n")
-            file.write("".join(f"{line}\n" for line in ([] if number else [head]) + lines))
-    for place, compared in outcome.compared.items():
-        with atomic_text(out / f"queries.{file_name(place)}.csv") as file:
-            file.write(as_csv(query_table(compared.comparison.evaluations)) + "\n")
     figures = {place: compared.as_dict() for place, compared in outcome.compared.items()}
     write_json(out / "results.json", {"tables": figures, "failures": dict(outcome.failures)})
-
-
-def _placed(place: str, table: Table) -> Table:
-    """The table with a first column that says what was measured on."""
-    rows = tuple((name_cell(place), *row) for row in table.rows)
-    return replace(table, columns=("data", *table.columns), rows=rows)
 
 
 def file_name(name: str) -> str:

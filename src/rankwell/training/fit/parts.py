@@ -28,7 +28,8 @@ from rankwell.corpus.formats import read_run, write_documents, write_qrels, writ
 from rankwell.corpus.formats.tables import HF_PREFIX
 from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.corpus.sources import collection_digest, open_collection, resolve_documents
-from rankwell.evaluation.breakdowns import compare_depths
+from rankwell.evaluation.breakdowns import cut_candidates
+from rankwell.evaluation.compare import compare
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Computing, chosen_device, fast_float, is_fast_in_bf16
@@ -177,14 +178,6 @@ class Documents(Dataset):
     def digest(self) -> str:
         """See :class:`Dataset`."""
         return collection_digest(self.name)
-
-    def queries(self, split: str | None = None) -> list[Query]:
-        """A file of documents has no queries."""
-        raise RankwellError(f"{self.name} is a collection; it has no queries")
-
-    def qrels(self, split: str | None = None) -> Qrels:
-        """A file of documents has no judgments."""
-        raise RankwellError(f"{self.name} is a collection; it has no judgments")
 
 
 def open_data(name: str) -> Dataset:
@@ -464,7 +457,8 @@ def depth_that_pays(part: Part, first: Run, fused: Run, measure: str, depths: Se
     if chosen_device(device).type == "cuda":
         return longest
     possible = sorted({min(depth, longest) for depth in depths})
-    compared = compare_depths(part.qrels, first, fused, measure, possible)
+    runs = {f"{depth:,}": cut_candidates(fused, first, depth) for depth in possible}
+    compared = compare(part.qrels, runs, measure, baseline=f"{possible[-1]:,}")
     return next(depth for depth in possible if depth == possible[-1] or not compared.significant(f"{depth:,}", measure))
 
 

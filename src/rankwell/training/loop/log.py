@@ -47,8 +47,11 @@ class TrainingLog:
             raise ValueError(f"{self.path} is closed")
         row: Row = {"step": step, **values}
         row.setdefault("seconds", round(self._before + time.monotonic() - self._began, 3))
-        row = {name: None if _is_broken(value) else value for name, value in row.items()}
-        _append(self._file, self.path, json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        broken = {name: None for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+        data = json.dumps(row | broken, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        with disk_errors(self.path):
+            while data:  # nothing stays in a buffer, which closing would try to write again
+                data = data[self._file.write(data) :]
 
     def close(self) -> None:
         """Close the files."""
@@ -87,14 +90,3 @@ def read_metrics(folder: str | Path) -> list[Row]:
             raise InputError(path, number, "not a line of a training log (an object with a whole number `step`)")
         rows.append(row)
     return rows
-
-
-def _is_broken(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
-def _append(file: io.FileIO, path: Path, data: bytes) -> None:
-    """Hand all bytes to the system; nothing stays in a buffer, which closing would try to write again."""
-    with disk_errors(path):
-        while data:
-            data = data[file.write(data) :]

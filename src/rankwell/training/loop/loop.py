@@ -397,7 +397,9 @@ class _Run:
         if self.progress.best is None or value > self.progress.best:
             self.progress.best, self.progress.best_step, self.progress.without_gain = value, step, 0
             if self.is_main and self.keeps_best:
-                self._save_best()
+                if self._best.exists():  # a sitting that was killed wrote it, and the state after it was lost
+                    shutil.rmtree(self._best)
+                self.save(self._best)
         else:
             self.progress.without_gain += 1
         if self.log is not None:
@@ -408,11 +410,6 @@ class _Run:
     @property
     def _best(self) -> Path:
         return self.folder / f"best-{self.progress.best_step:08d}"
-
-    def _save_best(self) -> None:
-        if self._best.exists():  # a sitting that was killed wrote it, and the state after it was lost
-            shutil.rmtree(self._best)
-        self.save(self._best)
 
     def _finish(self) -> Progress:
         if self.is_main:

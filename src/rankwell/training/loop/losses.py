@@ -24,7 +24,6 @@ from torch.nn import functional
 from rankwell.core.errors import RankwellError, excerpt
 from rankwell.core.registry import Domain, Registry, Value
 
-Option = Value | None
 CHANCE_LISTS = 1024
 
 
@@ -49,10 +48,6 @@ OPTIONS: Mapping[str, Domain] = MappingProxyType(
         "margin": _POSITIVE,
         "temperature": _POSITIVE,
         "mu": Domain(float, lambda value: 0 <= value < 1e6, "a number of 0 or more", 10.0),
-        "cutoff": Domain(int, lambda depth: depth >= 1, "a whole number of 1 or more", 10),
-        "gain": Domain(str, lambda name: name in ("exponential", "linear"), "exponential or linear", "linear"),
-        "ties": Domain(str, lambda name: name in ("shared", "order"), "shared or order", "order"),
-        "pairs": Domain(str, lambda name: name in ("all", "first"), "all or first", "first"),
     }
 )
 
@@ -64,7 +59,7 @@ class Loss:
     name: str
     compute: Callable[..., Tensor]
     needs: Need
-    options: Mapping[str, Option]
+    options: Mapping[str, Value]
 
     def per_list(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The cost of each list: (B, N), (B, N) → (B,)."""
@@ -79,10 +74,6 @@ class Loss:
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The mean over the lists: (B, N), (B, N) → a scalar."""
         return self.per_list(scores, labels).mean()
-
-    def usable(self, labels: Tensor) -> Tensor:
-        """Which lists have what the loss needs: (B, N) → (B,)."""
-        return self.needs.met(labels)
 
     def chance(self, labels: Tensor) -> float:
         """The loss of a model that scores all documents alike: ln N for ``listwise``, what a collapsed model gets.
@@ -124,7 +115,7 @@ def loss(name: str, needs: Need) -> Callable[[Callable[..., Tensor]], Callable[.
     return file
 
 
-def make_loss(name: str, **options: Option) -> Loss:
+def make_loss(name: str, **options: Value) -> Loss:
     """The loss ``name`` with these options, checked.
 
     >>> make_loss("hinge", margin=0.5)
@@ -135,14 +126,11 @@ def make_loss(name: str, **options: Option) -> Loss:
     return replace(plain, options=MappingProxyType({**plain.options, **read}))
 
 
-def _read_option(chosen: Loss, name: str, value: object) -> Option:
+def _read_option(chosen: Loss, name: str, value: object) -> Value:
     if name not in chosen.options:
         known = ", ".join(chosen.options) or "none"
         raise RankwellError(f"the loss {chosen.name} has no option {excerpt(name)} (it has: {known})")
-    default = chosen.options[name]
-    if value is None and default is None:
-        return None
-    domain = OPTIONS.get(name) or _like(default)
+    domain = OPTIONS.get(name) or _like(chosen.options[name])
     # A truth value is a number to Python, but `margin: yes` is a slip.
     plain = isinstance(value, int | float | str) and not isinstance(value, bool)
     read = domain.read(value) if plain else None  # type: ignore[arg-type]
@@ -151,13 +139,13 @@ def _read_option(chosen: Loss, name: str, value: object) -> Option:
     return read
 
 
-def _like(default: Option) -> Domain:
-    """Values for an option of a user's own loss: those of its default's type, numbers if the default is none."""
+def _like(default: Value) -> Domain:
+    """Values for an option of a user's own loss: those of its default's type."""
     if isinstance(default, str):
         return Domain(str, lambda value: True, "text", default)
     if isinstance(default, int):
         return Domain(int, lambda value: True, "a whole number", default)
-    return Domain(float, lambda value: True, "a number", default or 0.0)
+    return Domain(float, lambda value: True, "a number", default)
 
 
 # One document at a time
@@ -210,44 +198,35 @@ def ranknet(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 @loss("lambdaloss", TWO_LABELS)
-def lambdaloss(
-    scores: Tensor, labels: Tensor, *, mu: float = 10.0, gain: str = "exponential", cutoff: int | None = None
-) -> Tensor:
+def lambdaloss(scores: Tensor, labels: Tensor, *, mu: float = 10.0) -> Tensor:
     """LambdaLoss, NDCG-Loss2++: RankNet's pairs, in bits, weighted by what they are worth to nDCG.
 
     −(μ δᵢⱼ + ρᵢⱼ) |Gᵢ − Gⱼ| log₂ σ(sᵢ − sⱼ), the mean over the list's pairs with yᵢ > yⱼ; G are gains over the best
     DCG, πᵢ the rank of i by score, D(r) = log₂(1 + r), ρᵢⱼ = |1/D(πᵢ) − 1/D(πⱼ)|, δᵢⱼ = |1/D(d) − 1/D(d + 1)| with
-    d = |πᵢ − πⱼ|. μ = 0 leaves ρ alone: LambdaRank. Weights are constants to the gradient. ``cutoff`` k keeps the pairs
-    with a document among the first k. (The paper adds the pairs up; a mean does not grow with the list.)
+    d = |πᵢ − πⱼ|. μ = 0 leaves ρ alone: LambdaRank. Weights are constants to the gradient. (The paper adds the pairs
+    up; a mean does not grow with the list.)
 
-    | scores (B, N) | labels (B, N)                                            | costs |
-    |---------------|----------------------------------------------------------|-------|
-    | any           | grades ≥ 0; gain 2^y − 1, or y with ``gain="linear"`` | (B,)  |
+    | scores (B, N) | labels (B, N)            | costs |
+    |---------------|--------------------------|-------|
+    | any           | grades ≥ 0; gain 2^y − 1 | (B,)  |
 
     Prefer it for graded labels and lists of ten and more, where nDCG is the aim. Equal scores are ranked in the list's
     order. Wang, Li, Golbandi, Bendersky and Najork, 2018; LambdaRank: Burges, Ragno and Le, 2006.
     """
-    gains = _gains(labels, gain)
-    gains = gains / _best_dcg(gains, cutoff)
+    gains = _gains(labels)
+    gains = gains / _best_dcg(gains)
     order = scores.detach().argsort(dim=1, descending=True, stable=True)
     ranks = order.argsort(dim=1) + 1
     discounts = 1 / torch.log2(1 + ranks.to(scores.dtype))
     apart = (ranks[:, :, None] - ranks[:, None, :]).abs().clamp(min=1).to(scores.dtype)
     weights = mu * (1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)) + _differences(discounts).abs()
-    pairs = _better(labels)
-    if cutoff is not None:
-        high = ranks <= cutoff
-        pairs = pairs & (high[:, :, None] | high[:, None, :])
     bits = functional.softplus(-_differences(scores)) / math.log(2)
-    return _mean_where(weights * _differences(gains).abs() * bits, pairs)
+    return _mean_where(weights * _differences(gains).abs() * bits, _better(labels))
 
 
 @loss("margin_mse", TWO_DOCUMENTS)
-def margin_mse(scores: Tensor, labels: Tensor, *, pairs: str = "all") -> Tensor:
+def margin_mse(scores: Tensor, labels: Tensor) -> Tensor:
     """Distillation: ((sᵢ − sⱼ) − (tᵢ − tⱼ))², the mean over the list's pairs i < j; t are a teacher's scores.
-
-    ``pairs="all"`` needs to know nothing of the list's order; ``pairs="first"`` compares the first document, the
-    positive of a list that begins with it, with each other one, as the paper does. For two documents they are the same.
 
     | scores (B, N) | labels (B, N)    | costs |
     |---------------|------------------|-------|
@@ -257,8 +236,6 @@ def margin_mse(scores: Tensor, labels: Tensor, *, pairs: str = "all") -> Tensor:
     Hofstätter, Althammer, Schröder, Sertkan and Hanbury, 2020.
     """
     errors = scores - labels
-    if pairs == "first":
-        return (errors[:, :1] - errors[:, 1:]).square().sum(1) / max(errors.shape[1] - 1, 1)
     # Σ_{i<j} (eᵢ − eⱼ)² = N Σ (eᵢ − ē)², over N (N − 1) / 2 pairs: no table of N × N is needed.
     return 2 * (errors - errors.mean(1, keepdim=True)).square().sum(1) / max(errors.shape[1] - 1, 1)
 
@@ -284,14 +261,12 @@ def listwise(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 @loss("listmle", TWO_LABELS)
-def listmle(scores: Tensor, labels: Tensor, *, ties: str = "shared") -> Tensor:
+def listmle(scores: Tensor, labels: Tensor) -> Tensor:
     """ListMLE: −log of the probability that picking by softmax, without replacement, gives the labels' order.
 
     Sum over documents, best label first, of log Σ exp sⱼ − sᵢ, where j goes over i and those that follow it.
-    ``ties="shared"``: documents of one label share the sum that holds them all (Breslow's likelihood), and those of the
-    lowest label, which come last in any order, cost nothing; the list's order does not matter. One positive among
-    negatives then costs what it costs in ``listwise``. ``ties="order"``: equal labels are ranked in the list's order,
-    which asks a model to tell negatives apart by the accident of their order.
+    Documents of one label share the sum that holds them all (Breslow's likelihood), and those of the lowest label,
+    which come last in any order, cost nothing. One positive among negatives costs what it costs in ``listwise``.
 
     | scores (B, N) | labels (B, N)            | costs |
     |---------------|--------------------------|-------|
@@ -302,25 +277,23 @@ def listmle(scores: Tensor, labels: Tensor, *, ties: str = "shared") -> Tensor:
     labels, order = labels.sort(dim=1, descending=True, stable=True)
     scores = scores.gather(1, order)
     following = scores.flip(1).logcumsumexp(1).flip(1)
-    if ties == "order":
-        return (following - scores).sum(1)
     first_of_label = torch.searchsorted(-labels, -labels)
     costs = following.gather(1, first_of_label) - scores
     return torch.where(labels > labels[:, -1:], costs, 0.0).sum(1)
 
 
 @loss("approx_ndcg", TWO_LABELS)
-def approx_ndcg(scores: Tensor, labels: Tensor, *, temperature: float = 0.1, gain: str = "exponential") -> Tensor:
+def approx_ndcg(scores: Tensor, labels: Tensor, *, temperature: float = 0.1) -> Tensor:
     """1 − nDCG with smooth ranks: πᵢ = 1 + Σ_{j≠i} σ((sⱼ − sᵢ) / T), DCG = Σ Gᵢ / log₂(1 + πᵢ); from 0 to 1.
 
-    | scores (B, N) | labels (B, N)                                            | costs |
-    |---------------|----------------------------------------------------------|-------|
-    | any           | grades ≥ 0; gain 2^y − 1, or y with ``gain="linear"`` | (B,)  |
+    | scores (B, N) | labels (B, N)            | costs |
+    |---------------|--------------------------|-------|
+    | any           | grades ≥ 0; gain 2^y − 1 | (B,)  |
 
     Prefer it to polish a trained ranker for nDCG: far from the order it wants, its gradient fades, the faster the lower
     ``temperature``. Qin, Liu and Li, 2010; Bruch, Zoghi, Bendersky and Najork, 2019.
     """
-    gains = _gains(labels, gain)
+    gains = _gains(labels)
     # j = i adds σ(0) = 1/2 to the sum.
     ranks = 0.5 + torch.sigmoid(-_differences(scores) / temperature).sum(2)
     return 1 - (gains / torch.log2(1 + ranks)).sum(1) / _best_dcg(gains)[:, 0]
@@ -355,17 +328,15 @@ def _mean_where(values: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(chosen, values, 0.0).sum((1, 2)) / chosen.sum((1, 2)).clamp(min=1)
 
 
-def _gains(labels: Tensor, gain: str) -> Tensor:
+def _gains(labels: Tensor) -> Tensor:
     """Gains (B, N) up to a factor of the list, which nDCG divides out; so that no grade is too high for 2^y."""
     labels = labels.clamp(min=0)
-    if gain == "linear":
-        return labels
     highest = labels.amax(1, keepdim=True)
     return torch.exp2(labels - highest) - torch.exp2(-highest)
 
 
-def _best_dcg(gains: Tensor, cutoff: int | None = None) -> Tensor:
+def _best_dcg(gains: Tensor) -> Tensor:
     """The DCG of the best order, (B, 1); never 0."""
-    best = gains.sort(dim=1, descending=True).values[:, :cutoff]
+    best = gains.sort(dim=1, descending=True).values
     places = torch.arange(best.shape[1], device=gains.device, dtype=gains.dtype)
     return (best / torch.log2(2 + places)).sum(1, keepdim=True).clamp(min=torch.finfo(gains.dtype).tiny)
