@@ -24,8 +24,8 @@ from rankwell.training.recipe import Recipe
 
 LEVEL = 0.05
 FIRST_STAGE = "first stage"
-TUNED = "tuned"
-"""The figure that names the shares with which `rankwell rerank` ranks as the stage does."""
+RERANK = "options of rerank"
+"""The figure that names the options with which `rankwell rerank` ranks as the stage does."""
 OWN_FIGURES = ("accuracy",)
 """Of stages that rank nothing, what their row shows."""
 

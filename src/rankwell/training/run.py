@@ -27,7 +27,7 @@ from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.recipe_reader import read_recipe, read_yaml
 from rankwell.training.results import (
     FIRST_STAGE,
-    TUNED,
+    RERANK,
     Row,
     evaluate_split,
     measures_of,
@@ -66,15 +66,18 @@ class Trained:
         return next((done for done in reversed(self.work.done) if done.run is not None), None)
 
     def summary(self) -> str:
-        """The table, where the model is, and the shares with which the recipe re-ranked."""
+        """The table, where the model is, and the command that re-ranks as the recipe did."""
         lines = [f"\n{as_text(self.table)}"]
         if self.model is not None:
             lines.append(f"\nmodel: {self.model}")
         learned = [done.result.first_stage for done in self.work.done if done.result.first_stage]
         if learned:
             lines.append(f"\nfirst stage: {learned[-1]}")
-        if self.work.done and (shares := self.work.done[-1].result.figures.get(TUNED)):
-            lines.append(f"re-rank with it as above: {shares}; see --blend and --fuse of rankwell rerank")
+        if self.work.done and (options := self.work.done[-1].result.figures.get(RERANK)):
+            stages = self.work.done[-1].folder.parent
+            options = options.replace(f"--encoder {stages.name}/", f"--encoder {stages}/")
+            command = f"rankwell rerank RUN --queries Q --collection C --model {self.model} {options}"
+            lines.append(f"re-rank with it as above: {command}")
         return "\n".join(lines)
 
 

@@ -20,8 +20,10 @@ from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.rank.first_stage import FirstStage
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
+from rankwell.training.results import RERANK
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stages.shared import load_ranker
+from rankwell.training.stages.tune import _encoder_name
 
 STAGE: dict[str, Any] = {
     "epochs": 60,
@@ -115,6 +117,14 @@ def test_a_ranker_is_trained_and_blended_on_its_candidates(
     assert done.work.data.dev.digest == trained[0].work.data.dev.digest
     shares = json.loads((done.work.done[-1].folder / "tuning.json").read_text())["best"]
     assert shares["similarity"] + shares["first"] > 0
+    # The folder can be moved: what a stage made is named from there, and in full when the command is shown.
+    assert _encoder_name(done.work, done.work.done[-1].stage, "first_stage", done.work.done[-1].folder) == str(
+        Path("stages", trained[1].name, "model")
+    )
+    told = done.work.done[-1].result.figures[RERANK]
+    assert str(out) not in told
+    if "--encoder" in told:
+        assert f"--encoder {out / 'stages'}" in done.summary()
 
 
 def test_prompts_are_read_and_kept(data: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stages.shared import rerank_dev
-from rankwell.training.stages.tune import measure
+from rankwell.training.stages.tune import RERANK, measure, rerank_options
 
 RECIPE = {
     "name": "blended",
@@ -100,16 +100,15 @@ def test_the_model_is_the_same_and_says_how_it_was_blended(trained: tuple[Path, 
     assert "(z-score)" in record["figures"]["tuned"]
 
 
-def test_rerank_with_the_shares_told_gives_the_blend(
+def test_the_blend_is_told_as_options_of_rerank(
     trained: tuple[Path, Trained], tiny_bi_encoder: Path, tmp_path: Path
 ) -> None:
     from rankwell.cli.main import app
     from rankwell.corpus.formats import read_run, write_run
 
     out, result = trained
+    told = result.work.done[-1].result.figures[RERANK]
     dev, shares = result.work.data.dev, json.loads(next((out / "stages").glob("*-tune-*/tuning.json")).read_text())
-    best = shares_of(shares["best"])
-    assert f"re-rank with it as above: {best};" in result.summary()
     write_run(dev.run, tmp_path / "first.run")
     given = [
         "--queries",
@@ -117,18 +116,31 @@ def test_rerank_with_the_shares_told_gives_the_blend(
         "--collection",
         str(Path(RECIPE["data"]) / "collection.tsv"),
     ]
-    given += ["--model", str(out / "model"), "--out", str(tmp_path / "out.run"), "--depth", "6"]
-    given += ["--blend", str(best.similarity), "--fuse", str(best.first), "--encoder", str(tiny_bi_encoder)]
-    given += ["--set", f"normalise={best.normalise}"]
+    given += ["--model", str(out / "model"), "--out", str(tmp_path / "out.run"), *told.split()]
     app(["rerank", str(tmp_path / "first.run"), *given], standalone_mode=False)
     (listwise,) = (out / "stages").glob("*-listwise-*")
     ranked = rerank_dev(result.work, listwise / "model")
     encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
     first = dev.run.head(6)
     similar = DenseRanker(encoder).rerank(first, dev.queries, result.work.data.index)
+    best = shares_of(shares["best"])
     found = read_run(tmp_path / "out.run")
     for qid, ranking in fuse({"model": ranked, "similarity": similar, "first": first}, best).items():
         assert dict(found[qid]) == pytest.approx(dict(ranking), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [
+        ((0.5, 0.3, 0.2), "--depth 6 --blend 0.3 --fuse 0.2 --encoder mine --set normalise=z-score"),
+        ((0.5, 0.5, 0.0), "--depth 6 --blend 0.5 --encoder mine --set normalise=z-score"),
+        ((0.7, 0.0, 0.3), "--depth 6 --fuse 0.3 --set normalise=z-score"),
+        ((0.6, 0.4), "--depth 6 --blend 0.4 --encoder mine --set normalise=z-score"),
+        ((1.0, 0.0, 0.0), "--depth 6"),
+    ],
+)
+def test_what_has_no_share_is_not_told(shares: tuple[float, ...], told: str) -> None:
+    assert rerank_options(6, Shares(*shares, normalise="z-score"), "mine") == told
 
 
 def test_other_queries_have_the_best_shares_of_dev(trained: tuple[Path, Trained], tiny_bi_encoder: Path) -> None:

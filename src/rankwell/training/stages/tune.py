@@ -14,6 +14,7 @@ is tuned as well. The stage leaves the same checkpoint, with the best aggregate,
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -46,8 +47,9 @@ from rankwell.rank.tuning import WindowSetting, fuse_windows, share_grid, tune_w
 from rankwell.rank.window_scores import WindowScores
 from rankwell.retrieve.tune import parse_values
 from rankwell.training.first_stage import find_encoder
+from rankwell.training.options import FIRST_STAGE_ENCODER, START
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.results import FIRST_STAGE, TUNED, evaluate_split, measure_of, measures_of
+from rankwell.training.results import FIRST_STAGE, RERANK, evaluate_split, measure_of, measures_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number, stage_kinds
 from rankwell.training.stage_options.rankers import TuneOptions, WindowsOptions
 from rankwell.training.stages.shared import check_folds
@@ -97,7 +99,9 @@ def run(work: Work, stage: RecipeStage[TuneOptions], folder: Path) -> StageResul
         link_model(work.model, folder / "model", _tuned_record(work, options, tuning.best))
     runs = {TOGETHER: held_out, FIRST_STAGE: scored.first, ALONE: scored.fuse(alone.setting_for, ALONE)}
     figures = {**_described(tuning.best), **_write_table(work, tuning, runs, folder / "table.md")}
-    figures[TUNED] = str(tuning.best[0])
+    if options.encoder is not None:
+        encoder = _encoder_name(work, stage, options.encoder, folder)
+        figures[RERANK] = rerank_options(work.recipe.evaluate.depth, tuning.best[0], encoder)
     with suppress(MissingExtraError):  # the figures are what counts
         _draw(work, options, tuning, scored, folder)
     return StageResult(folder / "model", figures=figures)
@@ -204,6 +208,29 @@ def _tuned_record(work: Work, options: TuneOptions, best: WindowSetting) -> Rank
     if shares.similarity:
         tuned += f", similarity of {options.encoder}"
     return config.model_copy(update={"windows": windows, "history": work.history, "figures": {"tuned": tuned}})
+
+
+def _encoder_name(work: Work, stage: RecipeStage[TuneOptions], name: str, folder: Path) -> str:
+    """The bi-encoder as a command line names it; one that a stage made, from the folder of all stages."""
+    if name == FIRST_STAGE_ENCODER:
+        found = find_encoder(work, stage, name)
+        assert found is not None
+        place = found.resolve()
+        stages = folder.parent.resolve()
+        return os.path.join(stages.name, place.relative_to(stages)) if place.is_relative_to(stages) else str(found)
+    return work.recipe.model.start if name == START else name
+
+
+def rerank_options(depth: int, best: Shares, encoder: str) -> str:
+    """The options of ``rankwell rerank`` that give the same fusion; a bi-encoder without a share is left out.
+
+    >>> rerank_options(100, Shares(model=0.7, first=0.3, normalise="z-score"), "my-encoder")
+    '--depth 100 --fuse 0.3 --set normalise=z-score'
+    """
+    options = [f"--blend {best.similarity:g}"] if best.similarity else []
+    options += [f"--fuse {best.first:g}"] if best.first else []
+    options += [f"--encoder {encoder}"] if best.similarity else []
+    return " ".join([f"--depth {depth}", *options, *([f"--set normalise={best.normalise}"] if options else [])])
 
 
 def _write_table(work: Work, tuning: Tuned[WindowSetting], runs: Mapping[str, Run], path: Path) -> dict[str, Any]:
