@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.expansions import write_expansions
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import write_documents
-from rankwell.corpus.formats.texts import Expansion, write_expansions
+from rankwell.corpus.formats.texts import Expansion
 from rankwell.corpus.records import Document, TermWeights
 from rankwell.retrieve.index import Index
 

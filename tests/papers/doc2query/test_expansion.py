@@ -19,12 +19,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.expansions import write_expansions
 from tests.papers.conftest import OtherProcess, interrupted_after
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.shards import do
 from rankwell.corpus.formats import read_qrels, read_queries, write_documents
-from rankwell.corpus.formats.texts import Expansion, read_expansions, write_expansions
+from rankwell.corpus.formats.texts import Expansion, read_expansions
 from rankwell.corpus.records import Document, TermWeights
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.pieces import Pieces

@@ -12,12 +12,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from tests.expansions import write_expansions
 from tests.training import toys
 
 from rankwell.core.checksums import table_beside
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
-from rankwell.corpus.formats.texts import Expansion, read_expansions, write_expansions
+from rankwell.corpus.formats.texts import Expansion, read_expansions
 from rankwell.papers.doc2query.checkpoints import load_writer
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index

@@ -188,11 +188,6 @@ def expansion_line(path: FilePath, expansion: Expansion) -> str:
     return json_line(path, record)
 
 
-def write_expansions(expansions: Iterable[Expansion], path: FilePath) -> None:
-    """Write one JSON object per document."""
-    write_lines(path, "expansions", (expansion_line(path, expansion) for expansion in expansions))
-
-
 # Term weights
 
 

@@ -146,12 +146,14 @@ def open_split(
 
     With ``negatives``, the candidates of a query are the negatives that the data set has for it, if any.
     """
+    from rankwell.inputs.templates import TEMPLATES
+
     dataset = collection.dataset
     dataset.split(name)
     queries, qrels = _judged(dataset, name, limit, share)
     judgments = f"{dataset.name}: the judgments of the split {name!r} name"
     _refuse_unknown_documents(judgments, qrels.items(), collection.index)
-    if _takes_types(recipe):
+    if any(field.name == "type" for field in TEMPLATES[recipe.model.template](recipe.model.max_query)):
         types = find_types(recipe.data.types, dataset, name, queries, pool, device)
         queries = tuple(replace(query, type=types.get(query.qid)) for query in queries)
     texts = [(query.qid, query.text) for query in queries]
@@ -278,12 +280,6 @@ def _read_candidates(path: Path, queries: Sequence[Query], index: Index, depth: 
 
 
 # Types
-
-
-def _takes_types(recipe: Recipe) -> bool:
-    from rankwell.inputs.templates import TEMPLATES
-
-    return any(field.name == "type" for field in TEMPLATES[recipe.model.template](recipe.model.max_query))
 
 
 def find_types(

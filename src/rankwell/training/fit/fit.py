@@ -64,6 +64,9 @@ def fit(
     >>> system.search("how do bees keep warm")                                     # doctest: +SKIP
     """
     measure = str(parse_measure(measure))
+    if previous is not None:
+        system = System.open(Path(previous))
+        tries = [*tries, *(str(model) for model in (system.first_stage.encoder, system.ranker) if model is not None)]
     task = FitTask(
         os.fspath(data),
         Path(out),
@@ -75,7 +78,7 @@ def fit(
         report,
         queries_from,
         tuple(runs),
-        tuple(dict.fromkeys([*tries, *(() if previous is None else _models_of(Path(previous)))])),
+        tuple(dict.fromkeys(tries)),
     )
     if not minutes > 0:
         raise RankwellError(f"--minutes {minutes:g}: expected more than 0")
@@ -88,12 +91,6 @@ def fit(
     for line in lines:
         say(line)
     return system
-
-
-def _models_of(folder: Path) -> list[str]:
-    """The folders of a system's models. Raises unless the folder is a system."""
-    system = System.open(folder)
-    return [str(model) for model in (system.first_stage.encoder, system.ranker) if model is not None]
 
 
 Fitted = tuple[System, list[str]]
