@@ -1,12 +1,12 @@
 """Where the milliseconds of one query go: in a process that has just started, and in one that is warm.
 
-    python bench/query_path.py --index FOLDER --out FILE      # an index with rankwell-mini's vectors, and words
+    python bench/query_path.py --index FOLDER --out FILE      # an index with rankwell-mini's vectors
     python bench/query_path.py --index FOLDER --exact         # compare all vectors, however many there are
 
 Parts are measured alone, on the same 50 questions of InsuranceQA, one query at a time; medians. *Whole* is a search by
-the system, with what lies between the parts, but without words. The re-ranker reads the best ten. The command is a
-process of its own, with everything compiled: its parts end when it has imported what it needs, opened the index, and
-answered.
+the system, with what lies between the parts, but without words, whose part is left out if they are not stored. The
+re-ranker reads the best ten. The command is a process of its own, with everything compiled: its parts end when it has
+imported what it needs, opened the index, and answered.
 """
 
 from __future__ import annotations
@@ -66,7 +66,12 @@ def parts_of(folder: Path, questions: list[str], *, exact: bool) -> dict[str, di
     (store,) = index.documents.stores
     best = {question: search_hybrid(index, dense, [Query("1", question)], SHARE, k=WORDS) for question in questions}
     whole = median(lambda question: system.search([Query("1", question)], 10), questions)
-    dense.encode_words(questions)  # and remember them, so that comparing is timed alone
+    words = {}
+    if dense.has_words(index):  # else comparing would compute those of all documents
+        dense.encode_words(questions)  # and remember them, so that comparing is timed alone
+        words[f"compare words of {WORDS}"] = median(
+            lambda question: dense.compare_words(best[question], [Query("1", question)], index), questions
+        )
     compressed = dense.compresses(len(index)) and not exact
     return {
         "encode the query": median(lambda question: encoder.encode_queries([question]), questions),
@@ -74,9 +79,7 @@ def parts_of(folder: Path, questions: list[str], *, exact: bool) -> dict[str, di
         f"vectors, the best {DEEP:,}": median(
             lambda question: dense.nearest(vectors[question][None], store, DEEP, compressed=compressed), questions
         ),
-        f"compare words of {WORDS}": median(
-            lambda question: dense.compare_words(best[question], [Query("1", question)], index), questions
-        ),
+        **words,
         "whole, hybrid search": whole,
         f"re-rank {RERANKED}": median(lambda question: ranker.rank(question, found[question]), questions),
         "whole, re-ranked": median(lambda question: reranking.search([Query("1", question)], 10), questions),

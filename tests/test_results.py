@@ -22,6 +22,7 @@ RESULTS = ROOT / "docs" / "results" / "attention-rules"
 PAPERS = ROOT / "docs" / "results" / "papers"
 FIT = ROOT / "docs" / "results" / "fit"
 INT8 = ROOT / "docs" / "results" / "int8"
+X86 = ROOT / "docs" / "results" / "x86"
 
 
 def tables_of(text: str) -> list[list[str]]:
@@ -67,6 +68,125 @@ def test_the_speeds_of_models_on_x86_are_those_of_the_files(file: str, peer: str
         spread = "" if min(ratios) == max(ratios) else f" ({min(ratios):.2f}–{max(ratios):.2f})"
         (row,) = (row for row in rows if row[0] == name and f"{speed:.1f}" in row)
         assert f"{ratio}{spread}" in row
+
+
+def x86_passage(file: str) -> str:
+    """What performance.md says from the link to this file on, on one line, with the words of the link."""
+    page = " ".join((ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split())
+    ((words, rest),) = re.findall(rf"\[([^]]*)\]\(results/x86/{re.escape(file)}\)(.{{,400}})", page)
+    return f"{words}{rest}"
+
+
+def x86_speeds(file: str) -> dict[str, float]:
+    """Pairs or documents a second of each system."""
+    result = json.loads((X86 / f"{file}.json").read_text(encoding="utf-8"))
+    return {
+        re.sub(", batches of .*|,", "", system["system"]): system.get("pairs", result.get("documents"))
+        / median(clock for clock, _ in system["seconds"])
+        for system in result["systems"]
+    }
+
+
+def fastest_peer(speeds: dict[str, float]) -> float:
+    return max(speed for name, speed in speeds.items() if not name.startswith("rankwell"))
+
+
+@pytest.mark.parametrize("file", [f"{kind}.{run}" for kind in ("rerank", "encode") for run in ("2", "3", "4", "all")])
+def test_other_runs_of_models_on_x86_are_those_of_the_files(file: str) -> None:
+    result = json.loads((X86 / f"{file}.json").read_text(encoding="utf-8"))
+    (ratios,) = (s["ratios"] for s in result["systems"] if s["system"].replace(",", "") == "rankwell int8")
+    (clock, *clocks), (cpu, *_) = (
+        (median(own), min(own), max(own)) for own in ([ratio[place] for ratio in ratios] for place in (0, 1))
+    )
+    said = x86_passage(f"{file}.json")
+    assert f"{clock:.2f}" in said[:60]
+    assert "({:.2f}–{:.2f}".format(*clocks) in said[:60]
+    speeds = x86_speeds(file)
+    if file.endswith("all"):
+        assert said.startswith(f"{speeds['rankwell int8']:.1f} ")
+        assert f", {speeds['rankwell int8'] / fastest_peer(speeds):.2f} times its best." in said
+    assert file.startswith("encode") or f"{cpu:.2f}" in said
+
+
+def test_int8_beside_bf16_and_the_fastest_peer_is_that_of_the_files() -> None:
+    page = " ".join((ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split())
+    runs = [x86_speeds(file) for file in ("rerank", "rerank.2", "rerank.3", "rerank.4")]
+    before, then, first, second = (f"{speeds['rankwell int8'] / speeds['rankwell bf16']:.2f}" for speeds in runs)
+    assert f"{first} and {second} times as many pairs as bf16 (before: {before} and {then})" in page
+    for kind, said in (
+        ("rerank", "{:.2f} to {:.2f} times as many as the fastest peer"),
+        ("encode", "int8 is {:.2f} to {:.2f} times as fast as the fastest peer"),
+    ):
+        runs = [x86_speeds(f"{kind}{run}") for run in ("", ".2", ".3", ".4")]
+        times = sorted(speeds["rankwell int8"] / fastest_peer(speeds) for speeds in runs)
+        assert said.format(times[0], times[-1]) in page
+    busier = [x86_speeds(f"rerank.{run}") for run in (3, 4)]
+    exact, half = ([f"{speeds[name]:.1f}" for speeds in busier] for name in ("CrossEncoder", "CrossEncoder bf16"))
+    assert f"CrossEncoder: {' and '.join(exact)} pairs/s in fp32, {' and '.join(half)} in bf16" in page
+
+
+@pytest.mark.parametrize("file", ["path.json", "x86/path.241k.json", "x86/path.1M.json"])
+def test_the_path_of_a_query_is_that_of_the_file(file: str) -> None:
+    parts = json.loads((X86.parent / file).read_text(encoding="utf-8"))["parts"]
+    times = {name: part["ms"] for name, part in parts.items()}
+    whole = times["whole, hybrid search"]
+    names = ("encode the query", "BM25, the best 1,000", "vectors, the best 1,000")
+    shown = [*(times[name] for name in names), whole, times["compare words of 100"]]
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    (row,) = (row for row in rows_of(page) if f"(results/{file})" in row[0])
+    assert [float(cell) for cell in row[1:-1]] == pytest.approx(shown, abs=0.051)
+    assert row[-1] == f"{times['whole, re-ranked'] - whole:.0f}"
+
+
+def test_vectors_on_a_busier_x86_are_those_of_the_files() -> None:
+    rows = json.loads((X86 / "vector_search.3.json").read_text(encoding="utf-8"))["rows"]
+    clocks = [round(median(row["clocks"]), 1) for row in rows]
+    ours, less, faiss, rabitq, _, usearch = clocks
+    said = x86_passage("vector_search.3.json")
+    assert re.search(rf"and {ours} ms \({rows[0]['cpu']:.1f}\), rabitqlib \S+ and {rabitq} at .991", said)
+    assert f"and {faiss} at .999; in the last, faiss takes {less} at .991 and usearch {usearch} at .995" in said
+    assert f"with {rows[-1]['memory']:,.0f} MB and {rows[-1]['built_cpu']:.0f} s to build" in said
+    share = f"{median(rows[0]['clocks']) / median(rows[2]['clocks']):.2f}".removeprefix("0")
+    assert f"at .998 rankwell takes .35 to {share} of the next one's time" in said
+    (row,) = json.loads((X86 / "vector_search.8.8M.2.json").read_text(encoding="utf-8"))["rows"]
+    assert x86_passage("vector_search.8.8M.2.json").startswith(f"{median(row['clocks']):.1f} ({row['cpu']:.1f})")
+    ways = json.loads((X86 / "gpu_search.json").read_text(encoding="utf-8"))["ways"].values()
+    kept, copied, compressed, _ = (round(way["hybrid"]["median_ms"], 1) for way in ways)
+    said = x86_passage("gpu_search.json")
+    assert said.startswith(f"{kept} ms, {copied} if they are copied each time, {compressed} compressed on a CPU")
+
+
+def test_a_layer_and_a_training_step_on_x86_are_those_of_the_files() -> None:
+    layers = defaultdict[str, list[float]](list)
+    for part in (X86 / "layer.txt").read_text(encoding="utf-8").split("\n\n"):
+        times = re.findall(r"^(?:project|attend|finish) +(\S+) us", part, re.MULTILINE)
+        kind = re.match(r"AMX, attention in \w+|AMX, earlier code", part)
+        if times and kind:
+            layers[kind[0]].append(round(sum(map(float, times)), 1))
+    said = x86_passage("layer.txt")
+    one, two, three = sorted(layers["AMX, attention in bf16"])
+    assert said.startswith(f"{one}, {two} and {three} µs a token with AMX, ")
+    low, high = sorted(layers["AMX, attention in fp32"])
+    assert (
+        f"{low} and {high} with attention in fp32 (earlier code, first Xeon: {layers['AMX, earlier code'][0]})" in said
+    )
+    profiles = (X86 / "train-profile.txt").read_text(encoding="utf-8").split("\n\n")
+    before, after = (
+        sum(map(float, re.findall(r"^forward(?: and backward)? ([\d.]+)$", own, re.M))) for own in profiles[:2]
+    )
+    assert f"take {after:.1f} s instead of {before:.1f} " in x86_passage("train-profile.txt")
+
+
+def test_what_is_served_on_a_busier_x86_is_that_of_the_files() -> None:
+    rows = rows_of((X86 / "serve.txt").read_text(encoding="utf-8"))
+    rates = {
+        system: " / ".join(row[3] for row in rows if row[0] == system) for system in ("plain", "torch", "torch-int8")
+    }
+    said = x86_passage("serve.txt")
+    assert f"plain serves {rates['plain']} requests/s at 1 / 8 clients, bf16 {rates['torch']} " in said
+    assert f"int8 {rates['torch-int8']}." in said
+    int8, exact = json.loads((X86 / "serve.100.json").read_text(encoding="utf-8"))
+    assert x86_passage("serve.100.json").startswith(f"{int8['p50']:.2f} s in int8 and {exact['p50']:.1f} in fp32")
 
 
 @pytest.mark.parametrize(("file", "column"), [("minilm", 1), ("base", 2)])
