@@ -76,7 +76,7 @@ def test_every_verb(rankwell: Callable[..., Any], tiny_models: Any, data: Path, 
     assert [line.split()[:3] for line in runs[0]] == [line.split()[:3] for line in runs[1]]
     assert {line.split()[2] for line in runs[0]} == {f"{language}{i}" for language in TOPICS for i in range(4)}
     call("evaluate", qrels, "bm25.run", "r.run", "--measures", "RR@10")
-    pair = ("--query", "東京の喫茶店", "--document", "東京の喫茶店. 詳しくはこちら。", "--out", "explained.json")
+    pair = ("--query", "東京の喫茶店", "--document", "東京の喫茶店. 詳しくはこちら。", "--json")
     call("explain", "--model", "trained/model", *pair)
     with TestClient(create_app(Service(Sources(tmp_path / "index", ("trained/model",))))) as client:
         for query, docid in (("汽车保险", "zh1"), ("東京の喫茶店", "ja2"), ("Brücken über den Rhein", "de3")):
