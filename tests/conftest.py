@@ -203,6 +203,20 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Pa
     return folder
 
 
+def _with_one_head(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copied = tmp_path_factory.mktemp("one-head") / "tiny"
+    shutil.copytree(folder, copied)
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps({**config, "num_attention_heads": 1}))
+    return copied
+
+
+@pytest.fixture(scope="session")
+def tiny_one_head(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Path:
+    """The tiny checkpoint with one head, which is wide enough for int8."""
+    return _with_one_head(tiny_checkpoint, tmp_path_factory)
+
+
 @pytest.fixture(scope="session")
 def tiny_bi_encoder(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Path:
     """The same, as an encoder without a head: a bi-encoder."""
@@ -211,6 +225,12 @@ def tiny_bi_encoder(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: P
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
     return folder
+
+
+@pytest.fixture(scope="session")
+def one_head_bi_encoder(tmp_path_factory: pytest.TempPathFactory, tiny_bi_encoder: Path) -> Path:
+    """The same with one head, which is wide enough for int8."""
+    return _with_one_head(tiny_bi_encoder, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -143,9 +143,11 @@ def test_vectors_are_computed_as_a_job(
     np.testing.assert_allclose(PassageVectors.open(store, whole).at(np.arange(12)), expected, atol=1e-3)
 
 
-def test_vectors_in_int8_are_others_unless_exact_ones_are_stored(store: DocumentStore, tiny_bi_encoder: Path) -> None:
-    exact = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", precision="fp32")
-    fast = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", precision="int8")
+def test_vectors_in_int8_are_others_unless_exact_ones_are_stored(
+    store: DocumentStore, one_head_bi_encoder: Path
+) -> None:
+    exact = BiEncoder.from_pretrained(one_head_bi_encoder, device="cpu", precision="fp32")
+    fast = BiEncoder.from_pretrained(one_head_bi_encoder, device="cpu", precision="int8")
     assert PassageVectors.open(store, fast).folder.name == f"vectors-{fast.name}"
     assert not PassageVectors.is_complete(store, exact)
     folder = PassageVectors.open(store, exact).folder

@@ -14,7 +14,8 @@ from rankwell.models.devices import DOT_LANES, may_use_tiles
 from rankwell.models.encoder import Encoder, Layer
 from rankwell.models.layout import Layout
 
-TILE = max(8, DOT_LANES)
+WIDE = 2 * (DOT_LANES or 4)
+UNIT = max(16, WIDE)
 Product = tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
 
 
@@ -22,15 +23,14 @@ def _compute_layer(
     qkv: Product, heads: int, tiles: bool, rest: tuple[Any, ...], x: Tensor, layout: Layout, *, first_only: bool = False
 ) -> Tensor:
     """What a layer computes: all tokens (T, H) → (T, H), or (B, H) of the first tokens alone."""
-    from rankwell.models.kernels.int8_kernels import attend, attend_in_bf16, finish, project  # imports numba
+    from rankwell.models.kernels.int8_kernels import attend, finish  # imports numba
 
     states = np.ascontiguousarray(x.numpy())
     begins, lengths = layout.first.numpy(), layout.lengths.numpy()
     mask = np.zeros((0, 0, 0), np.bool_)
     if layout.mask is not None and layout.mask.shape[2] > 1:  # otherwise it only marks padding
         mask = layout.mask[:, 0].numpy()
-    mix = attend_in_bf16 if tiles and x.shape[1] // heads % 32 == 0 else attend
-    mixed = mix(project(states, qkv, tiles), begins, lengths, mask, heads, first_only)
+    mixed = attend(states, qkv, begins, lengths, mask, heads, first_only, tiles)
     return from_numpy(finish(states[begins] if first_only else states, mixed, *rest, tiles))
 
 
@@ -41,9 +41,9 @@ def int8_lacks(encoder: nn.Module | None) -> str | None:
     config = encoder.config
     if not config.hidden_act.startswith("gelu"):
         return f"int8 is for encoders with gelu, not {config.hidden_act}"
-    if config.hidden_size % TILE or config.intermediate_size % TILE:
-        sizes = f"{config.hidden_size} and {config.intermediate_size} dimensions"
-        return f"int8 needs sizes that are multiples of {TILE}, not {sizes}"
+    for size in (config.hidden_size, config.intermediate_size, config.head_size):
+        if size % UNIT:
+            return f"int8 needs sizes that are multiples of {UNIT}, not {size}"
     return None
 
 
@@ -80,7 +80,7 @@ def quantise_linear(linear: nn.Linear) -> Product:
     scales = np.maximum(np.abs(weight).max(axis=1), np.float32(1e-30)) / np.float32(127)
     whole = np.rint(weight / scales[:, None]).astype(np.int8)
     columns, depth = whole.shape
-    panels = whole.reshape(columns // TILE, TILE, depth // 4, 4).transpose(0, 2, 1, 3)
+    panels = whole.reshape(columns // WIDE, WIDE, depth // 4, 4).transpose(0, 2, 1, 3)
     totals = scales * whole.sum(axis=1, dtype=np.int64).astype(np.float32)
     memory = np.empty(whole.size + 64, np.int8)
     aligned = memory[-memory.ctypes.data % 64 :][: whole.size].reshape(panels.shape)  # lines of the cache, loaded whole

@@ -35,54 +35,54 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "rankwell"
 
 
-def test_a_model_that_agrees_is_measured_once(tiny_checkpoint: Path, folder: Path) -> None:
+def test_a_model_that_agrees_is_measured_once(tiny_one_head: Path, folder: Path) -> None:
     with pytest.warns(
         Notice, match=r"in int8, scores differ by \d+\.\d% of their spread on 80 pairs; scores are computed"
     ):
-        ranker = Ranker(tiny_checkpoint, device="cpu", precision="auto")
+        ranker = Ranker(tiny_one_head, device="cpu", precision="auto")
     assert ranker.engine.precision == "int8"
-    exact = Ranker(tiny_checkpoint, device="cpu", precision="fp32").predict(PAIRS)
+    exact = Ranker(tiny_one_head, device="cpu", precision="fp32").predict(PAIRS)
     assert not np.array_equal(ranker.predict(PAIRS), exact)
     np.testing.assert_allclose(ranker.predict(PAIRS), exact, atol=0.05)
-    again = Ranker(tiny_checkpoint, device="cpu", precision="auto")  # without a notice, which would be an error
+    again = Ranker(tiny_one_head, device="cpu", precision="auto")  # without a notice, which would be an error
     assert again.engine.precision == "int8"
     (error,) = json.loads((folder / agreement.RECORD).read_text()).values()
     assert 0 < error < agreement.TOLERANCE
 
 
-def test_a_model_that_disagrees_is_exact(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_disagrees_is_exact(tiny_one_head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "TOLERANCE", 0.0)
     with pytest.warns(Notice, match="using fp32"):
-        ranker = Ranker(tiny_checkpoint, device="cpu", precision="auto")
+        ranker = Ranker(tiny_one_head, device="cpu", precision="auto")
     assert ranker.engine.precision == "fp32"
-    np.testing.assert_array_equal(ranker.predict(PAIRS), Ranker(tiny_checkpoint, device="cpu").predict(PAIRS))
+    np.testing.assert_array_equal(ranker.predict(PAIRS), Ranker(tiny_one_head, device="cpu").predict(PAIRS))
 
 
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
-def test_cached_scores_are_those_of_the_chosen_precision(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_cached_scores_are_those_of_the_chosen_precision(tiny_one_head: Path, tmp_path: Path) -> None:
     with ScoreCache(tmp_path / "scores.db") as cache:
         keys = {
-            precision: Ranker(tiny_checkpoint, device="cpu", precision=precision, cache=cache).identity
+            precision: Ranker(tiny_one_head, device="cpu", precision=precision, cache=cache).identity
             for precision in ("auto", "int8", "fp32", None)
         }
     assert keys["auto"] == keys["int8"] != keys["fp32"] == keys[None]
 
 
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
-def test_a_cache_folder_that_cannot_be_used_is_done_without(tiny_checkpoint: Path, folder: Path) -> None:
+def test_a_cache_folder_that_cannot_be_used_is_done_without(tiny_one_head: Path, folder: Path) -> None:
     folder.write_text("not a folder")
-    assert Ranker(tiny_checkpoint, device="cpu", precision="auto").engine.precision == "int8"
+    assert Ranker(tiny_one_head, device="cpu", precision="auto").engine.precision == "int8"
     folder.unlink()
     folder.mkdir()
     (folder / agreement.RECORD).write_text("[]")
-    assert Ranker(tiny_checkpoint, device="cpu", precision="auto").engine.precision == "int8"
+    assert Ranker(tiny_one_head, device="cpu", precision="auto").engine.precision == "int8"
 
 
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
-def test_re_ranking_uses_it_and_says_so(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_re_ranking_uses_it_and_says_so(tiny_one_head: Path, tmp_path: Path) -> None:
     (tmp_path / "collection.tsv").write_text("d1\tThe cluster shivers.\nd2\tTea and bread.\n")
     texts, on_cpu = str(tmp_path / "collection.tsv"), Computing("cpu")
-    request = RerankRequest(None, "how do bees keep warm", texts, str(tiny_checkpoint), computing=on_cpu)
+    request = RerankRequest(None, "how do bees keep warm", texts, str(tiny_one_head), computing=on_cpu)
     assert "scores in int8 (exact: --precision fp32)" in request.execute().report
     resolved = request.resolved(request.open_ranker("cpu")).computing
     assert resolved.precision == "int8"
@@ -92,10 +92,10 @@ def test_re_ranking_uses_it_and_says_so(tiny_checkpoint: Path, tmp_path: Path) -
 
 
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
-def test_a_system_uses_it_unless_told_otherwise(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_system_uses_it_unless_told_otherwise(tiny_one_head: Path, tmp_path: Path) -> None:
     documents = [Document("d1", "The cluster shivers."), Document("d2", "Tea and bread.")]
     first = FirstStage(Index.build(documents, tmp_path / "index"), computing=Computing("cpu"))
-    system = System(first, ranker=tiny_checkpoint).save(tmp_path / "system")
+    system = System(first, ranker=tiny_one_head).save(tmp_path / "system")
     for opened, precision in ((system, "int8"), (System.open(system.folder, device="cpu", precision="fp32"), "fp32")):
         assert isinstance(opened.reranker, Ranker)
         assert opened.reranker.engine.precision == precision
