@@ -1,7 +1,7 @@
-"""Search among vectors on this machine, exact and compressed, beside faiss, rabitqlib and usearch in the same run.
+"""Search among vectors on this machine, exact and compressed, beside faiss, rabitqlib, usearch and hnswlib in one run.
 
     PYTHONPATH=src python bench/vector_search.py --work FOLDER --documents 241186 1000000 8841823
-    PYTHONPATH=src python bench/vector_search.py --work FOLDER --documents 1000000 --peers faiss rabitqlib usearch
+    PYTHONPATH=src python bench/vector_search.py --work FOLDER --peers faiss rabitqlib usearch hnswlib
 
 The vectors are like real ones: a vector of one of InsuranceQA's 27,413 answers (rankwell-mini), plus the difference of
 two neighbours elsewhere, normalised. Neighbourhoods are as wide as real ones, and denser the more documents there are;
@@ -10,7 +10,7 @@ is kept in FOLDER, with the time and memory that making it took: vectors in fp16
 them, their codes, and the indexes of peers (--build only makes them, so that a quiet hour can be spent on measuring).
 Approximate searches are measured at the cheapest of some settings that finds 99 % of the 100 nearest documents, or else
 at the last (--enough for other shares). One query's time is the median of --rounds queries; beside it stands the range
-of --runs such medians. Install peers with: pip install faiss-cpu rabitqlib usearch.
+of --runs such medians. Install peers with: pip install faiss-cpu rabitqlib usearch hnswlib.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rankwell.rank.vector_search import search_vectors
 
 FOUND = 100
 NEIGHBOURS, PLACES = 32, 4096
-CONNECTIVITY, EXPANSIONS = 16, (128, 192, 256, 384, 512, 1024)
+CONNECTIVITY, CONSTRUCTION, EXPANSIONS = 16, 200, (128, 192, 256, 384, 512, 1024)
 Found = NDArray[np.int64]
 Search = Callable[[NDArray[np.float32]], Found]
 Setting = tuple[str, Callable[[], Any]]
@@ -56,7 +56,7 @@ def main() -> None:
         print(json.dumps(measure_system(options)))
         return
     real, queries = source_vectors(options.work, options.device)
-    facts = machine("torch", "numba", "faiss-cpu", "rabitqlib", "usearch")
+    facts = machine("torch", "numba", "faiss-cpu", "rabitqlib", "usearch", "hnswlib")
     print(facts, flush=True)
     records = []
     for documents in options.documents:
@@ -277,7 +277,7 @@ class Usearch(System):
         super().__init__(vectors, threads)
         import usearch.index
 
-        options = {"metric": "ip", "dtype": "f16", "connectivity": CONNECTIVITY}
+        options: dict[str, Any] = {"metric": "ip", "dtype": "f16", "connectivity": CONNECTIVITY}
         self.index = usearch.index.Index(ndim=vectors.width, **options)
         self.bytes_each = 2 * vectors.width + 2 * CONNECTIVITY * 5
 
@@ -297,6 +297,36 @@ class Usearch(System):
 
     def settings(self) -> list[Setting]:
         return [(f", expansion {n}", partial(setattr, self.index, "expansion_search", n)) for n in EXPANSIONS]
+
+
+class Hnswlib(System):
+    """hnswlib's graph of vectors in fp32."""
+
+    def __init__(self, vectors: PassageVectors, threads: int):
+        super().__init__(vectors, threads)
+        import hnswlib
+
+        self.index = hnswlib.Index(space="ip", dim=vectors.width)
+        # The vector, its links in the lowest layer and how many there are, and its label.
+        self.bytes_each = 4 * vectors.width + 2 * CONNECTIVITY * 4 + 4 + 8
+
+    def build(self, place: Path) -> None:
+        self.index.init_index(max_elements=len(self.vectors), M=CONNECTIVITY, ef_construction=CONSTRUCTION)
+        self.index.set_num_threads(self.threads)
+        for block in self.blocks():
+            self.index.add_items(block)
+        self.index.save_index(str(place))
+
+    def open(self, place: Path) -> None:
+        self.index.load_index(str(place))
+        self.index.set_num_threads(self.threads)
+
+    def search(self, queries: Any) -> Found:
+        found: Found = self.index.knn_query(queries, FOUND)[0].astype(np.int64)
+        return found
+
+    def settings(self) -> list[Setting]:
+        return [(f", ef {n}", partial(self.index.set_ef, n)) for n in EXPANSIONS]
 
 
 class RaBitQ(System):
@@ -344,6 +374,8 @@ def systems(peers: list[str]) -> dict[str, Callable[[PassageVectors, int], Syste
             made[f"rabitqlib, {name}"] = partial(RaBitQ, bits=bits)
     if "usearch" in peers:
         made["usearch"] = Usearch
+    if "hnswlib" in peers:
+        made["hnswlib"] = Hnswlib
     return made
 
 
@@ -352,7 +384,7 @@ def read_options() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--documents", type=int, nargs="+", default=[27_413, 241_186, 1_000_000])
-    parser.add_argument("--peers", nargs="*", default=[], choices=["faiss", "rabitqlib", "usearch"])
+    parser.add_argument("--peers", nargs="*", default=[], choices=["faiss", "rabitqlib", "usearch", "hnswlib"])
     parser.add_argument("--only", nargs="*", default=[], metavar="SYSTEM", help="systems by their names in the table")
     parser.add_argument("--build", action="store_true", help="make what is missing and measure nothing")
     parser.add_argument("--enough", type=float, nargs="+", default=[0.99], help="recalls that a setting must have")
