@@ -42,12 +42,12 @@ def test_yaml_is_read() -> None:
     ],
 )
 def test_a_problem_is_one_line_at_once(text: str, problem: str) -> None:
-    begin = time.process_time()
+    begin = time.thread_time()
     with pytest.raises(YamlError) as caught:
         parse_yaml(text)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert time.process_time() - begin < 1
+    assert time.thread_time() - begin < 1
 
 
 def test_a_problem_knows_its_line() -> None:

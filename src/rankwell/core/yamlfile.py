@@ -22,8 +22,14 @@ class YamlError(Exception):
         self.line = None if mark is None else mark.line + 1
 
 
-class _UniqueKeys(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):
     """YAML where a key that comes twice is an error instead of silently replacing the first."""
+
+    def fetch_flow_collection_start(self, token: type[yaml.Token]) -> None:
+        # Here, too: PyYAML reads a thousand brackets ahead, comparing each with all before it.
+        if self.flow_level == MAX_DEPTH:
+            raise YamlError(f"nested more than {MAX_DEPTH} deep", self.get_mark())
+        super().fetch_flow_collection_start(token)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -42,7 +48,7 @@ def parse_yaml(text: str) -> Any:
         raise YamlError(f"over {MAX_CHARACTERS:,} characters")
     try:
         _check(text)
-        return yaml.load(text, _UniqueKeys)
+        return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         raise YamlError(error.problem or "cannot be read", error.problem_mark) from None
     except yaml.YAMLError as error:
@@ -55,7 +61,7 @@ def parse_yaml(text: str) -> Any:
 def _check(text: str) -> None:
     """Read the events only, which needs no recursion and stops at the first that is too deep or an alias."""
     depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
+    for event in yaml.parse(text, _Loader):
         mark = event.start_mark
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
