@@ -19,7 +19,7 @@ from rankwell.rank import vector_codes
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.vector_codes import RECALL, VectorCodes
-from rankwell.rank.vector_kernels import bit_distances, scan_cells
+from rankwell.rank.vector_kernels import PLANES, bit_distances, scan_cells
 from rankwell.rank.vector_records import NUMBER_BITS, code_bytes
 from rankwell.rank.vector_search import search_vectors
 from rankwell.retrieve.index import Index
@@ -186,7 +186,8 @@ def test_bits_are_counted(count: int, width: int) -> None:
     documents, factors = random.permutation(count), random.random((count, 2), np.float32)
     tails[:, 0], tails.view(np.float32)[:, 1:] = documents + (5 << NUMBER_BITS), factors
     ends, third = np.array([count // 3, count]), int(np.sort(expected)[count // 3])
-    planes, weights = random.integers(0, 256, (2, 3, width), np.uint8), random.normal(size=(2, 4)).astype(np.float32)
+    planes = random.integers(0, 256, (2, PLANES, width), np.uint8)
+    weights = random.normal(size=(2, PLANES + 1)).astype(np.float32)
     bases, limits = random.random((2, 2), np.float32), np.array([[third, third], [-1, third]], np.int32)
     rows, scores, counts = np.empty((2, count), np.int64), np.empty((2, count), np.float32), np.zeros(2, np.int64)
     near = limits, np.stack([query, query]), planes, weights, bases, rows, scores, counts
@@ -197,7 +198,7 @@ def test_bits_are_counted(count: int, width: int) -> None:
         found = found[found >= ends[0]] if q else found
         np.testing.assert_array_equal(rows[q, : counts[q]], 70 + documents[found])
         shared = np.unpackbits(codes[::2][found][:, None] & planes[q], axis=2).sum(axis=2)
-        estimates = factors[found, 0] * (weights[q, 3] + shared @ weights[q, :3]) + factors[found, 1]
+        estimates = factors[found, 0] * (weights[q, PLANES] + shared @ weights[q, :PLANES]) + factors[found, 1]
         estimates += bases[q][(found >= ends[0]).astype(int)]
         np.testing.assert_allclose(scores[q, : counts[q]], estimates, rtol=1e-4, atol=1e-3)
 

@@ -36,6 +36,7 @@ from rankwell.models.compute import map_lanes
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.vector_records import (
     NUMBER_BITS,
+    QUERY_BITS,
     TAIL,
     WIDEST,
     Codes,
@@ -109,7 +110,6 @@ RESCORED_PER_HIT, FEWEST_RESCORED = 4, 1_500
 """Documents whose exact similarity is computed for each requested one."""
 RESCORING_PARTS = 4
 """Parts of one query's rows that threads rescore, so that all cores share its work."""
-QUERY_BITS = 4
 SAMPLE = 1 << 14
 """Documents from which the limits of the first step are estimated."""
 RECALL = "recall.json"

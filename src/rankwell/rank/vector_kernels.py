@@ -6,7 +6,7 @@ several documents at a time: each part of the query is loaded once for all of th
 
 from __future__ import annotations
 
-import platform
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,22 +15,26 @@ from numba import types
 from numba.extending import intrinsic
 
 from rankwell.core.native import kernel, native
+from rankwell.models.devices import cpu_flags
 from rankwell.models.kernels.tile_kernels import call_vector, fold_steps, multiply_add, number
-from rankwell.rank.vector_records import CODE_UNIT, NUMBER_BITS
+from rankwell.rank.vector_records import CODE_UNIT, NUMBER_BITS, QUERY_BITS
 
 TOGETHER = 4
 WIDTH_UNIT = 8
 """The width of fp16 vectors must be a multiple of this."""
 CODES_TOGETHER = 8
+PLANES = QUERY_BITS + 1
 _CODES_AT_A_TIME = 2048
 """Codes that stay in a core's cache while they are compared with several queries."""
-ON_X86 = platform.machine().lower() in ("x86_64", "amd64")
+_AHEAD = 4096
+"""Bytes between the codes that are compared and those that are fetched: processors do not fetch beyond a page."""
+_PAIRED = "avx2" in cpu_flags()
+"""Whether vectors hold the parts of two codes."""
 _NUMBER = np.uint32((1 << NUMBER_BITS) - 1)
-_ONES, _TOPS = np.uint64(0x0001000100010001), np.uint64(0x8000800080008000)
 _I8, _I16, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _FLOATS, _HALVES = ir.VectorType(_F32, WIDTH_UNIT), ir.VectorType(ir.HalfType(), WIDTH_UNIT)
-_HALF_SUMS = ir.VectorType(_I64, 2)
-_BYTES, _SHORTS = ir.VectorType(_I8, CODE_UNIT), ir.VectorType(_I16, CODE_UNIT)
+_UNIT, _SHORTS = ir.VectorType(_I8, CODE_UNIT), ir.VectorType(_I16, CODE_UNIT)
+_PAIR, _SUMS = ir.VectorType(_I8, 2 * CODE_UNIT), ir.VectorType(_I64, 4)
 
 
 def _load(builder: Any, address: Any, kind: Any, align: int) -> Any:
@@ -85,42 +89,63 @@ def row_products(bases, size, rows, query, out):
             out[first + i] = four[i]
 
 
-def _store_totals(builder: Any, counts: list[Any], out: Any) -> None:
-    """Store the sum of the bytes of each vector, in 16 bits."""
-    # x86 sums bytes by one instruction, which gives two halves; elsewhere LLVM knows what is best.
-    name, kinds, total = f"llvm.vector.reduce.add.v{CODE_UNIT}i16", [_SHORTS], _I16
-    if ON_X86:
-        name, kinds, total = "llvm.x86.sse2.psad.bw", [_BYTES, _BYTES], _HALF_SUMS
-    total_of = builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(total, kinds), name)
-    for document, value in enumerate(counts):
-        if ON_X86:
-            halves = builder.call(total_of, [value, ir.Constant(_BYTES, [0] * CODE_UNIT)])
-            parts = [builder.extract_element(halves, ir.Constant(_I32, lane)) for lane in range(2)]
-            value = builder.trunc(builder.add(*parts), _I16)
-        else:
-            value = builder.call(total_of, [builder.zext(value, _SHORTS)])
-        place = builder.inttoptr(builder.add(out, number(2 * document)), _I16.as_pointer())
-        builder.store(value, place, align=2)
+def _call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(builder.module.globals.get(name) or ir.Function(builder.module, kind, name), arguments)
 
 
-def _counts_of(join: str) -> Any:
-    """The intrinsic that counts the bits of eight codes, each joined with one other code by ``xor`` or ``and_``."""
+def _shuffle(builder: Any, left: Any, right: Any, places: Sequence[int]) -> Any:
+    return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, len(places)), list(places)))
+
+
+def _sum_pairs(builder: Any, pairs: list[Any]) -> Any:
+    """The sums of the bytes of eight codes (8,); each pair has the bytes of a code and those of the next but one."""
+    zeros = ir.Constant(_PAIR, [0] * _PAIR.count)
+    halves = [_call(builder, "llvm.x86.avx2.psad.bw", _SUMS, pair, zeros) for pair in pairs]  # two sums for each code
+    fours = [
+        builder.add(*(_shuffle(builder, *two, places) for places in ((0, 4, 2, 6), (1, 5, 3, 7))))
+        for two in (halves[:2], halves[2:])
+    ]
+    return _shuffle(builder, *fours, range(8))
+
+
+def _counts_of(join: str, rows: int) -> Any:
+    """The intrinsic that counts the bits of eight codes, each joined with one other code by ``xor`` or ``and_``.
+
+    There are but so many ``rows``, of which the last stands for the rest.
+    """
+    groups = [(0, 2), (1, 3), (4, 6), (5, 7)] if _PAIRED else [(d,) for d in range(CODES_TOGETHER)]
+    kind = _PAIR if _PAIRED else _UNIT
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         codes, stride, other, steps, out = arguments
-        rows = [builder.add(codes, builder.mul(stride, number(d))) for d in range(CODES_TOGETHER)]
+        addresses = [builder.add(codes, builder.mul(stride, number(min(d, rows - 1)))) for d in range(CODES_TOGETHER)]
+        if rows == CODES_TOGETHER:
+            for address in addresses:
+                place = builder.inttoptr(builder.add(address, number(_AHEAD)), _I8.as_pointer())
+                _call(builder, "llvm.prefetch.p0i8", ir.VoidType(), place, _I32(0), _I32(3), _I32(1))
+
+        def parts(some: list[Any], begin: Any) -> Any:
+            loaded = [_load(builder, builder.add(address, begin), _UNIT, 1) for address in some]
+            return _shuffle(builder, loaded[0], loaded[-1], range(kind.count))
 
         def add(step: Any, sums: list[Any]) -> list[Any]:
-            begin = builder.mul(step, number(CODE_UNIT))
-            right = _load(builder, builder.add(other, begin), _BYTES, 1)
-            added = []
-            for row, value in zip(rows, sums, strict=True):
-                bits = getattr(builder, join)(_load(builder, builder.add(row, begin), _BYTES, 1), right)
-                added.append(builder.add(value, call_vector(builder, f"llvm.ctpop.v{CODE_UNIT}i8", bits)))
+            begin, added = builder.mul(step, number(CODE_UNIT)), []
+            right = parts([other, other], begin)
+            for group, value in zip(groups, sums, strict=True):
+                bits = getattr(builder, join)(parts([addresses[d] for d in group], begin), right)
+                added.append(builder.add(value, call_vector(builder, f"llvm.ctpop.v{kind.count}i8", bits)))
             return added
 
-        sums = fold_steps(builder, steps, ir.Constant(_BYTES, [0] * CODE_UNIT), CODES_TOGETHER, add)
-        _store_totals(builder, sums, out)
+        sums = fold_steps(builder, steps, ir.Constant(kind, [0] * kind.count), len(groups), add)
+        if _PAIRED:
+            totals = builder.trunc(_sum_pairs(builder, sums), ir.VectorType(_I16, CODES_TOGETHER))
+            builder.store(totals, builder.inttoptr(out, totals.type.as_pointer()), align=2)
+            return context.get_dummy_value()
+        for place, value in enumerate(sums):  # LLVM knows what is best
+            total = _call(builder, f"llvm.vector.reduce.add.v{CODE_UNIT}i16", _I16, builder.zext(value, _SHORTS))
+            address = builder.add(out, number(2 * place))
+            builder.store(total, builder.inttoptr(address, _I16.as_pointer()), align=2)
         return context.get_dummy_value()
 
     @intrinsic
@@ -130,8 +155,8 @@ def _counts_of(join: str) -> Any:
     return count
 
 
-_count_different = _counts_of("xor")
-_count_common = _counts_of("and_")
+_count_different = _counts_of("xor", CODES_TOGETHER)
+_count_common = _counts_of("and_", PLANES)
 
 
 @native()
@@ -163,46 +188,33 @@ def scan_cells(
     ``factors[i, 2]`` + ``factors[i, 1]`` · (``weights[q, P]`` + the sum over p of ``weights[q, p]`` for each bit
     shared with ``planes[q, p]``). ``counts`` (Q,) counts them.
     """
-    distances = np.zeros(_CODES_AT_A_TIME, np.uint16)
-    fours = distances.view(np.uint64)
-    near = np.empty(_CODES_AT_A_TIME, np.int64)
-    width = queries.shape[1]
-    together, shared = np.zeros((CODES_TOGETHER, width), np.uint8), np.empty(CODES_TOGETHER, np.uint16)
-    estimates = np.empty(CODES_TOGETHER, np.float32)
-    steps, planes_each = width // CODE_UNIT, planes.shape[1]
+    distances, near = np.empty(_CODES_AT_A_TIME, np.uint16), np.empty(_CODES_AT_A_TIME, np.int64)
+    shared, width = np.empty(CODES_TOGETHER, np.uint16), queries.shape[1]
+    stride, steps = records.strides[0], width // CODE_UNIT
     for cell in range(len(ends)):
         end = min(ends[cell], span[1])
         for begin in range(max(ends[cell - 1] if cell else 0, span[0]), end, _CODES_AT_A_TIME):
             block = records[begin : min(begin + _CODES_AT_A_TIME, end)]
             for q in range(len(queries)):
-                limit, found = limits[q, cell], 0
+                limit, found = limits[q, cell], np.uint64(0)
                 if limit < 0:
                     continue
                 bit_distances(block, queries[q], distances)
-                above = np.uint64(limit + 1) * _ONES
-                for four in range((len(block) + 3) // 4):
-                    # The top bit of a distance's 16 stays set if it exceeds the limit: four are tested at once.
-                    if ((fours[four] | _TOPS) - above) & _TOPS != _TOPS:
-                        for i in range(4 * four, min(4 * four + 4, len(block))):
-                            near[found] = i
-                            found += distances[i] <= limit
-                total = counts[q]
-                for group in range(0, found, CODES_TOGETHER):
-                    count = min(CODES_TOGETHER, found - group)
-                    for i in range(count):
-                        code = block[near[group + i]]
-                        for byte in range(width):
-                            together[i, byte] = code[byte]
-                    estimates[:] = weights[q, planes_each]
-                    for p in range(planes_each):
-                        _count_common(together.ctypes.data, width, planes[q, p].ctypes.data, steps, shared.ctypes.data)
-                        for i in range(CODES_TOGETHER):
-                            estimates[i] += weights[q, p] * np.float32(shared[i])
-                    for i in range(count):
-                        place = begin + near[group + i]
-                        rows[q, total + i] = first + np.int64(numbers[place, 0] & _NUMBER)
-                        scores[q, total + i] = bases[q, cell] + factors[place, 1] * estimates[i] + factors[place, 2]
-                    total += count
+                for i in range(np.uint64(len(block))):
+                    near[found] = (
+                        i  # without a jump, which the processor could not foresee; the next one may replace it
+                    )
+                    found += np.uint64(distances[i] <= limit)
+                total, code, plane = counts[q], block.ctypes.data, planes[q].ctypes.data
+                for place in near[:found]:
+                    _count_common(plane, width, code + stride * place, steps, shared.ctypes.data)
+                    estimate = weights[q, PLANES]
+                    for p in range(PLANES):
+                        estimate += weights[q, p] * np.float32(shared[p])
+                    place += begin
+                    rows[q, total] = first + np.int64(numbers[place, 0] & _NUMBER)
+                    scores[q, total] = bases[q, cell] + factors[place, 1] * estimate + factors[place, 2]
+                    total += 1
                 counts[q] = total
 
 

@@ -19,6 +19,8 @@ WIDEST = 31 * 8 * CODE_UNIT
 """The most numbers of a vector that has a code."""
 NUMBER_BITS = 20
 """The low bits of a record's number are that of the document within its shard, the others that of its cell."""
+QUERY_BITS = 4
+"""Bits of each number of a query whose product with a code is estimated."""
 TAIL = 12
 """The bytes that follow a code in its record: a number, a factor and a term."""
 
