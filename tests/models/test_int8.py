@@ -16,9 +16,9 @@ from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.models.batch import Placer
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.compute import Compute
-from rankwell.models.devices import may_use_tiles
+from rankwell.models.devices import INT8_UNIT, may_use_tiles
 from rankwell.models.encoder import Encoder
-from rankwell.models.int8 import UNIT, quantise_encoder
+from rankwell.models.int8 import quantise_encoder
 from rankwell.models.spec import AttentionRule, EncoderConfig
 
 CONFIG = {"vocab_size": 60, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
@@ -85,7 +85,7 @@ def test_tiles_are_compiled_for_a_processor_that_has_them() -> None:
     script = """
 from llvmlite import binding, ir
 from rankwell.models import devices
-devices.DOT_LANES, devices.HAS_TILES = 16, True
+devices.DOT_LANES, devices.PANEL, devices.HAS_TILES = 16, 32, True
 from rankwell.models.kernels import tile_kernels
 module = ir.Module()
 function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 11), "tiles")
@@ -127,8 +127,8 @@ def test_a_sequence_has_the_same_states_in_any_batch() -> None:
     ("changes", "problem"),
     [
         ({"hidden_act": "relu"}, "gelu, not relu"),
-        ({"intermediate_size": 104}, f"multiples of {UNIT}, not 104"),
-        ({"num_attention_heads": 8}, f"multiples of {UNIT}, not 8"),
+        ({"intermediate_size": 104}, f"multiples of {INT8_UNIT}, not 104"),
+        ({"num_attention_heads": 8}, f"multiples of {INT8_UNIT}, not 8"),
     ],
 )
 def test_an_encoder_that_the_kernels_cannot_compute_is_refused(changes: dict[str, object], problem: str) -> None:

@@ -150,3 +150,7 @@ def cpu_flags(cpu_info: Path | None = None) -> list[str]:
 
 DOT_LANES, HAS_TILES = dot_lanes(), {"amx_int8", "amx_bf16"} <= {*cpu_flags()}
 """Of this machine, whatever a test says its processor is."""
+PANEL = 2 * (DOT_LANES or 4)
+"""Columns of a weight that the int8 kernels multiply together: two vectors of sums."""
+INT8_UNIT = max(16, PANEL)
+"""The sizes of an int8 layer are multiples of this."""

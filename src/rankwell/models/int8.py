@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor, from_numpy, nn
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.devices import DOT_LANES, may_use_tiles
+from rankwell.models.devices import INT8_UNIT, PANEL, may_use_tiles
 from rankwell.models.encoder import Encoder, Layer
 from rankwell.models.layout import Layout
 
-WIDE = 2 * (DOT_LANES or 4)
-UNIT = max(16, WIDE)
 Product = tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
 
 
@@ -42,8 +40,8 @@ def int8_lacks(encoder: nn.Module | None) -> str | None:
     if not config.hidden_act.startswith("gelu"):
         return f"int8 is for encoders with gelu, not {config.hidden_act}"
     for size in (config.hidden_size, config.intermediate_size, config.head_size):
-        if size % UNIT:
-            return f"int8 needs sizes that are multiples of {UNIT}, not {size}"
+        if size % INT8_UNIT:
+            return f"int8 needs sizes that are multiples of {INT8_UNIT}, not {size}"
     return None
 
 
@@ -80,7 +78,7 @@ def quantise_linear(linear: nn.Linear) -> Product:
     scales = np.maximum(np.abs(weight).max(axis=1), np.float32(1e-30)) / np.float32(127)
     whole = np.rint(weight / scales[:, None]).astype(np.int8)
     columns, depth = whole.shape
-    panels = whole.reshape(columns // WIDE, WIDE, depth // 4, 4).transpose(0, 2, 1, 3)
+    panels = whole.reshape(columns // PANEL, PANEL, depth // 4, 4).transpose(0, 2, 1, 3)
     totals = scales * whole.sum(axis=1, dtype=np.int64).astype(np.float32)
     memory = np.empty(whole.size + 64, np.int8)
     aligned = memory[-memory.ctypes.data % 64 :][: whole.size].reshape(panels.shape)  # lines of the cache, loaded whole

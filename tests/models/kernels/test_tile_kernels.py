@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from numba import njit
 
+from rankwell.models.devices import INT8_UNIT, PANEL
 from rankwell.models.kernels import tile_kernels
 from rankwell.models.kernels.int8_kernels import _quantise
 from rankwell.models.kernels.tile_kernels import (
     LEAST,
     ROWS,
-    UNIT,
-    WIDE,
     gelu,
     int8_tile,
     mix_tile,
@@ -44,19 +43,19 @@ def test_int8_sums_are_exact(dot: bool, monkeypatch: pytest.MonkeyPatch) -> None
         )
 
     rows = RANDOM.integers(LEAST, LEAST + 256, (ROWS, 96))
-    columns = RANDOM.integers(-128, 128, (WIDE, 96))
+    columns = RANDOM.integers(-128, 128, (PANEL, 96))
     padded = np.zeros((ROWS, 101), np.int8)  # rows may be farther apart than their numbers
     padded[:, :96] = rows.astype(np.int8)
-    panel = np.ascontiguousarray(columns.astype(np.int8).reshape(WIDE, 24, 4).transpose(1, 0, 2))
-    ones, zeros, out = np.ones(WIDE, np.float32), np.zeros(WIDE, np.float32), np.zeros((ROWS, WIDE + 3), np.float32)
+    panel = np.ascontiguousarray(columns.astype(np.int8).reshape(PANEL, 24, 4).transpose(1, 0, 2))
+    ones, zeros, out = np.ones(PANEL, np.float32), np.zeros(PANEL, np.float32), np.zeros((ROWS, PANEL + 3), np.float32)
     multiply(padded, panel, out, ones, zeros, ones, zeros, zeros)
     sums = rows @ columns.T
-    np.testing.assert_array_equal(out[:, :WIDE], sums)
-    assert not out[:, WIDE:].any()
-    scales, middles, weights, totals, bias = RANDOM.normal(size=(5, WIDE)).astype(np.float32)
+    np.testing.assert_array_equal(out[:, :PANEL], sums)
+    assert not out[:, PANEL:].any()
+    scales, middles, weights, totals, bias = RANDOM.normal(size=(5, PANEL)).astype(np.float32)
     multiply(padded, panel, out, scales, middles, weights, totals, bias)
     expected = scales[:ROWS, None] * weights * sums + middles[:ROWS, None] * totals + bias
-    np.testing.assert_allclose(out[:, :WIDE], expected, rtol=1e-5, atol=1e-2)
+    np.testing.assert_allclose(out[:, :PANEL], expected, rtol=1e-5, atol=1e-2)
 
 
 def test_fp32_tiles_are_products() -> None:
@@ -69,22 +68,22 @@ def test_fp32_tiles_are_products() -> None:
         addresses = rows.ctypes.data, columns.ctypes.data, 4 * columns.shape[1]
         mix_tile(*addresses, steps, out.ctypes.data, 4 * out.shape[1], factors.ctypes.data)
 
-    rows, columns = (RANDOM.normal(size=(rows, WIDE)).astype(np.float32) for rows in (ROWS, UNIT))
-    rows, out = np.resize(rows, (ROWS, UNIT + 5)), np.zeros((ROWS, WIDE), np.float32)
+    rows, columns = (RANDOM.normal(size=(rows, PANEL)).astype(np.float32) for rows in (ROWS, INT8_UNIT))
+    rows, out = np.resize(rows, (ROWS, INT8_UNIT + 5)), np.zeros((ROWS, PANEL), np.float32)
     score(rows, columns, out)
-    np.testing.assert_allclose(out, rows[:, :UNIT] @ columns, atol=1e-5)
-    scores, values = (RANDOM.normal(size=(7, width)).astype(np.float32) for width in (WIDE, WIDE + 5))
-    factors, out = RANDOM.normal(size=ROWS).astype(np.float32), np.zeros((ROWS, WIDE + 3), np.float32)
+    np.testing.assert_allclose(out, rows[:, :INT8_UNIT] @ columns, atol=1e-5)
+    scores, values = (RANDOM.normal(size=(7, width)).astype(np.float32) for width in (PANEL, PANEL + 5))
+    factors, out = RANDOM.normal(size=ROWS).astype(np.float32), np.zeros((ROWS, PANEL + 3), np.float32)
     mix(scores, values, 7, out, factors)
-    np.testing.assert_allclose(out[:, :WIDE], factors[:, None] * (scores[:, :ROWS].T @ values[:, :WIDE]), atol=1e-5)
-    assert not out[:, WIDE:].any()
+    np.testing.assert_allclose(out[:, :PANEL], factors[:, None] * (scores[:, :ROWS].T @ values[:, :PANEL]), atol=1e-5)
+    assert not out[:, PANEL:].any()
 
 
 def test_softmax_over_rows() -> None:
-    scores = (8 * RANDOM.normal(size=(37, WIDE))).astype(np.float32)
+    scores = (8 * RANDOM.normal(size=(37, PANEL))).astype(np.float32)
     scores[3, 2] = -1e30
     expected = np.exp(scores.astype(np.float64) - scores.max(axis=0))
-    factors = np.empty(WIDE, np.float32)
+    factors = np.empty(PANEL, np.float32)
 
     @njit
     def apply(scores, factors):  # type: ignore[no-untyped-def]

@@ -4,7 +4,7 @@ Each row of an input has its own range: ``x ≈ scale · q + middle`` with ``q``
 processor multiplies unsigned bytes by signed ones. Each column of a weight has its own scale, symmetric around 0. Sums
 of integers are exact, and every row is computed alone, so a text has the same result in any batch.
 
-A *product* is the tuple of a linear layer's arrays: weights in panels (N / WIDE, K / 4, WIDE, 4), and for each column
+A *product* is the tuple of a linear layer's arrays: weights in panels (N / PANEL, K / 4, PANEL, 4), and for each column
 its scale, the sum of its weights (scaled), and the bias, (N,) each. Buffers have spare rows: tiles are computed whole.
 """
 
@@ -13,11 +13,11 @@ from __future__ import annotations
 import numpy as np
 
 from rankwell.core.native import native
+from rankwell.models.devices import PANEL
 from rankwell.models.kernels.tile_kernels import (
     LEAST,
     ROWS,
     TOGETHER,
-    WIDE,
     close_tiles,
     gelu,
     int8_tile,
@@ -82,14 +82,14 @@ def _multiply(rows, count, scales, middles, product, panels, out, stride, tiles)
     if tiles:
         open_tiles()
     for c in range(panels[0], panels[1]):
-        column = 4 * WIDE * c
+        column = 4 * PANEL * c
         for r in range(0, count, together):
             places = (
                 rows.ctypes.data + r * below,
                 below,
                 weights.ctypes.data + column * steps,
                 steps,
-                out + r * stride + 4 * WIDE * (c - panels[0]),
+                out + r * stride + 4 * PANEL * (c - panels[0]),
                 stride,
                 scales.ctypes.data + 4 * r,
                 middles.ctypes.data + 4 * r,
@@ -155,8 +155,8 @@ def finish(x, mixed, mix, mix_norm, inner, outer, outer_norm, epsilon, tiles):
 
 @native()
 def _close(scores, allowed, length):
-    """Hide what the rows of a tile may not attend to; ``scores`` (·, WIDE) are transposed."""
-    for lane in range(min(WIDE, len(allowed))):
+    """Hide what the rows of a tile may not attend to; ``scores`` (·, PANEL) are transposed."""
+    for lane in range(min(PANEL, len(allowed))):
         for j in range(length):
             if not allowed[lane, j]:
                 scores[j, lane] = _CLOSED
@@ -172,12 +172,12 @@ def attend(x, qkv, begins, lengths, mask, heads, first_only, tiles):
     """
     width, longest = x.shape[1], lengths.max()
     size = width // heads
-    room, panels, step = longest + TOGETHER, size // WIDE, 12 * size
-    out = np.empty(((len(lengths) if first_only else len(x)) + WIDE, width), np.float32)
+    room, panels, step = longest + TOGETHER, size // PANEL, 12 * size
+    out = np.empty(((len(lengths) if first_only else len(x)) + PANEL, width), np.float32)
     rows, states = _make_rows(longest, width), _aligned(room, 3 * size).view(np.float32)
     scales, middles = np.zeros(room, np.float32), np.zeros(room, np.float32)
-    queries, scores = _aligned(size, WIDE).view(np.float32), _aligned(room, WIDE).view(np.float32)
-    factors = np.empty(WIDE, np.float32)
+    queries, scores = _aligned(size, PANEL).view(np.float32), _aligned(room, PANEL).view(np.float32)
+    factors = np.empty(PANEL, np.float32)
     for number in range(len(lengths)):
         begin, length = begins[number], lengths[number]
         count, to = (1, number) if first_only else (length, begin)
@@ -188,19 +188,19 @@ def attend(x, qkv, begins, lengths, mask, heads, first_only, tiles):
                 place = states.ctypes.data + 4 * part * size
                 _multiply(rows, needed, scales, middles, qkv, (first, first + panels), place, step, tiles)
             keys, values = states.ctypes.data + 4 * size, states.ctypes.data + 8 * size
-            for row in range(0, count, WIDE):
-                own = min(WIDE, count - row)
+            for row in range(0, count, PANEL):
+                own = min(PANEL, count - row)
                 for lane in range(own):
                     query = states[row + lane]
                     for d in range(size):
                         queries[d, lane] = query[d]
                 for j in range(0, length, ROWS):
-                    scores_tile(keys + j * step, step, queries.ctypes.data, size, scores.ctypes.data + 4 * j * WIDE)
+                    scores_tile(keys + j * step, step, queries.ctypes.data, size, scores.ctypes.data + 4 * j * PANEL)
                 if len(mask):
                     _close(scores, mask[number, row:count], length)
                 softmax_columns(scores.ctypes.data, length, factors.ctypes.data)
                 for lane in range(0, own, ROWS):
-                    for d in range(0, size, WIDE):
+                    for d in range(0, size, PANEL):
                         mix_tile(
                             scores.ctypes.data + 4 * lane,
                             values + 4 * d,

@@ -3,12 +3,12 @@
 The processor's dot-product instruction adds four products of 8 bits to each sum. LLVM does not find this form in a
 loop, so a tile is written as LLVM's own instructions; where the processor has no such instruction, the same sums are
 computed from plain ones. Arm multiplies signed bytes, four sums at once; x86 unsigned bytes of rows by signed ones of
-columns, 8 or 16 sums at once. A tile has ROWS rows and WIDE columns, two vectors of sums for each row. Where the
+columns, 8 or 16 sums at once. A tile has ROWS rows and PANEL columns, two vectors of sums for each row. Where the
 processor multiplies whole tiles of bytes (AMX), 32 rows and columns are computed together: their sums, two panels of
 rows and two of columns fill its eight registers. Elsewhere no instructions are written for that: it is never called.
 
     rows       (M, K) int8 or fp32, as they lie in memory; or (K, M) fp32, whose rows lie beside each other
-    columns    (K / 4, WIDE, 4) int8 or (K, WIDE) fp32
+    columns    (K / 4, PANEL, 4) int8 or (K, PANEL) fp32
 """
 
 from __future__ import annotations
@@ -22,16 +22,13 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from rankwell.models.devices import DOT_LANES, HAS_TILES
+from rankwell.models.devices import DOT_LANES, HAS_TILES, PANEL
 
 _DOT = DOT_LANES
 LANES = _DOT or 4
 _VECTORS = 2
-WIDE = _VECTORS * LANES
 ROWS = 4 if LANES == 8 else 8
 """Rows of a tile: processors that have vectors of eight sums may have but 16 registers."""
-UNIT = max(16, WIDE)
-"""Sizes of matrices are multiples of this."""
 TOGETHER = 32
 """Rows that AMX computes together: spare ones of buffers."""
 LEAST = -128 if LANES == 4 else 0
@@ -212,7 +209,7 @@ def _finish_int8(builder: Any, sums: Callable[[int, int], Any], rows: int, argum
 
 def _int8_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     rows, stride, columns, steps, *rest = arguments
-    sums = _sum_tile(builder, (rows, stride, columns, number(4 * WIDE)), steps, whole=True)
+    sums = _sum_tile(builder, (rows, stride, columns, number(4 * PANEL)), steps, whole=True)
     _finish_int8(builder, sums, ROWS, tuple(rest))
     return context.get_dummy_value()
 
@@ -230,21 +227,21 @@ def int8_tile(  # type: ignore[no-untyped-def]
 
 def _scores_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     rows, stride, columns, steps, out = arguments
-    sums = _sum_tile(builder, (rows, stride, columns, number(4 * WIDE)), steps, whole=False)
+    sums = _sum_tile(builder, (rows, stride, columns, number(4 * PANEL)), steps, whole=False)
     for row, part in product(range(ROWS), range(_VECTORS)):
-        _store(builder, sums(row, part), out, 4 * (WIDE * row + LANES * part))
+        _store(builder, sums(row, part), out, 4 * (PANEL * row + LANES * part))
     return context.get_dummy_value()
 
 
 @intrinsic
 def scores_tile(context, rows, row_stride, columns, steps, out):  # type: ignore[no-untyped-def]
-    """``out[r, c] = Σ_k rows[r, k] · columns[k, c]`` in fp32; ``out`` is (ROWS, WIDE)."""
+    """``out[r, c] = Σ_k rows[r, k] · columns[k, c]`` in fp32; ``out`` is (ROWS, PANEL)."""
     return types.void(*[types.intp] * 5), _scores_instructions
 
 
 def _mix_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     rows, columns, column_stride, steps, out, stride, factors = arguments
-    operands = rows, number(4 * WIDE), columns, column_stride
+    operands = rows, number(4 * PANEL), columns, column_stride
     sums = _sum_tile(builder, operands, steps, whole=False, beside=True)
     for row in range(ROWS):
         factor = _repeated(builder, _FLOATS, factors, 4 * row)
@@ -256,7 +253,7 @@ def _mix_instructions(context: Any, builder: Any, signature: Any, arguments: Any
 
 @intrinsic
 def mix_tile(context, rows, columns, column_stride, steps, out, stride, factors):  # type: ignore[no-untyped-def]
-    """``out[r, c] = factors[r] · Σ_k rows[k, r] · columns[k, c]`` in fp32; ``rows`` are (K, WIDE)."""
+    """``out[r, c] = factors[r] · Σ_k rows[k, r] · columns[k, c]`` in fp32; ``rows`` are (K, PANEL)."""
     return types.void(*[types.intp] * 7), _mix_instructions
 
 
@@ -305,11 +302,13 @@ def _together_instructions(context: Any, builder: Any, signature: Any, arguments
         return builder.inttoptr(_place(builder, *place), _I8.as_pointer())
 
     def add(step: Any, _: list[Any]) -> list[Any]:
-        row, column = builder.mul(step, number(64)), builder.mul(step, number(64 * WIDE))
+        row, column = builder.mul(step, number(64)), builder.mul(step, number(64 * PANEL))
         for register, place in ((4, (rows, row)), (5, (rows, builder.mul(stride, number(16)), row))):
             _call_amx(builder, "tileloadd64", register, pointer(*place), stride)
         for register in (6, 7):
-            _call_amx(builder, "tileloadd64", register, pointer(columns, column, 64 * (register - 6)), number(4 * WIDE))
+            _call_amx(
+                builder, "tileloadd64", register, pointer(columns, column, 64 * (register - 6)), number(4 * PANEL)
+            )
         for register in range(4):
             _call_amx(builder, "tdpbusd", register, 4 + register // 2, 6 + register % 2)
         return []
@@ -344,7 +343,7 @@ def _softmax_instructions(context: Any, builder: Any, signature: Any, arguments:
     maximum = f"llvm.maxnum.v{LANES}f32"
 
     def places(row: Any) -> list[tuple[Any, ...]]:
-        begin = builder.mul(row, number(4 * WIDE))
+        begin = builder.mul(row, number(4 * PANEL))
         return [(scores, begin, 4 * LANES * part) for part in range(_VECTORS)]
 
     def find_largest(row: Any, values: list[Any]) -> list[Any]:
@@ -380,9 +379,9 @@ def _softmax_instructions(context: Any, builder: Any, signature: Any, arguments:
 
 @intrinsic
 def softmax_columns(context, scores, rows, factors):  # type: ignore[no-untyped-def]
-    """Replace ``scores`` (rows, WIDE) by their exponentials, scaled so that the largest of a column is 1.
+    """Replace ``scores`` (rows, PANEL) by their exponentials, scaled so that the largest of a column is 1.
 
-    ``factors`` (WIDE,) becomes 1 / the sums of the columns. Both are given by their addresses.
+    ``factors`` (PANEL,) becomes 1 / the sums of the columns. Both are given by their addresses.
     """
     return types.void(*[types.intp] * 3), _softmax_instructions
 
