@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -104,6 +105,28 @@ print(machine.emit_assembly(binding.parse_assembly(str(module))))
     names = ("ldtilecfg", "tileloadd", "tdpbusd", "tilestored")
     counts = {name: len(re.findall(rf"\t{name}\b", printed)) for name in names}
     assert counts == {"ldtilecfg": 1, "tileloadd": 4, "tdpbusd": 4, "tilestored": 4}
+
+
+def test_a_process_that_compiles_computes_what_later_ones_do(tmp_path: Path) -> None:
+    script = """
+import hashlib
+import numpy as np
+from rankwell.models.kernels.int8_kernels import finish
+from rankwell.models.int8 import quantise_linear
+import torch
+torch.manual_seed(0)
+linears = [torch.nn.Linear(*shape).requires_grad_(False) for shape in ((384, 384), (384, 768), (768, 384))]
+mix, inner, outer = map(quantise_linear, linears)
+x, mixed = np.random.default_rng(0).normal(size=(2, 128, 384)).astype(np.float32)
+norm = np.ones(384, np.float32), np.zeros(384, np.float32)
+print(hashlib.sha256(finish(x[:90], mixed, mix, norm, inner, outer, norm, np.float32(1e-12), False)).hexdigest())
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    first, second = (
+        subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    )
+    assert first.stdout == second.stdout
 
 
 def test_a_rule_changes_the_states_as_it_does_exact_ones() -> None:
