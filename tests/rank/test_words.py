@@ -28,7 +28,7 @@ from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.requests import SearchRequest
 from rankwell.rank.system import System
-from rankwell.rank.word_codes import LEVELS, RESTS, compare_codes, encode_words, word_directions, word_table
+from rankwell.rank.word_codes import LEVELS, RESTS, compare_codes, encode_words, word_directions, word_integers
 from rankwell.rank.word_ranker import WordRanker
 from rankwell.retrieve.index import Index
 
@@ -52,10 +52,10 @@ def estimates(vectors: Vectors, query: Vectors, passage: Vectors) -> Vectors:
     """The products of words (T, W) of a passage (H,), as they are stored, with those of a query (Q, W)."""
     passages = torch.from_numpy(passage[None])
     codes = encode_words(torch.from_numpy(vectors), passages, torch.zeros(len(vectors), dtype=torch.int64)).numpy()
-    table, factors = word_table(query)
-    sums = sum(table[:, place, codes[:, place + 1]].astype(np.int64) for place in range(codes.shape[1] - 1))
+    integers, factors = word_integers(query)
+    sums = (2.0 * np.unpackbits(codes[:, 1:], axis=1) - 1) @ integers.T
     along = query @ word_directions(passages.half().float(), query.shape[1]).numpy()[0]
-    return LEVELS[codes[:, 0], None] * along + RESTS[codes[:, 0], None] * (np.asarray(sums) * factors[:, None]).T
+    return LEVELS[codes[:, 0], None] * along + RESTS[codes[:, 0], None] * (sums * factors)
 
 
 @pytest.mark.parametrize("width", [32, 128, 384, 768])

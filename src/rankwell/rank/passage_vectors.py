@@ -33,7 +33,16 @@ from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.rankers import open_encoder
 from rankwell.rank.vector_records import Codes
 from rankwell.rank.vector_search import has_kernel
-from rankwell.rank.word_codes import CODE_BYTES, LEVELS, RESTS, compare_codes, encode_words, word_directions, word_table
+from rankwell.rank.word_codes import (
+    CODE_BYTES,
+    LEVELS,
+    RESTS,
+    compare_codes,
+    encode_words,
+    word_directions,
+    word_integers,
+    word_panels,
+)
 
 SMALLEST_SHARD, LARGEST_SHARD = 1 << 5, 1 << 14
 SHARD_OPERATIONS = 1.4e12
@@ -191,12 +200,15 @@ class PassageWords:
             return similarities, places
         from rankwell.rank.vector_kernels import best_matches  # imports numba
 
-        table, factors = word_table(query)
+        integers, factors = word_integers(query)
+        panels, count = word_panels(integers), len(query)
+        missing = len(panels) * panels.shape[2] - count
+        along, factors = np.pad(along, ((0, 0), (0, missing))), np.pad(factors, (0, missing))
         for shard, rows in rows_of.items():
-            best, found = np.empty((len(rows), len(query)), np.float32), np.empty((len(rows), len(query)), np.int64)
+            best, found = np.empty((len(rows), len(factors)), np.float32), np.empty((len(rows), len(factors)), np.int64)
             words = self._parts[shard].rows, begins[rows], ends[rows]
-            best_matches(*words, along[rows], LEVELS, RESTS, table, factors, best, found)
-            similarities[rows], places[rows] = best, found
+            best_matches(*words, along[rows], LEVELS, RESTS, panels, factors, best, found)
+            similarities[rows], places[rows] = best[:, :count], found[:, :count]
         return similarities, places
 
 

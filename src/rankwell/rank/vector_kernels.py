@@ -14,10 +14,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from rankwell.core.native import kernel, native
-from rankwell.models.devices import cpu_flags
-from rankwell.models.kernels.tile_kernels import call_vector, fold_steps, multiply_add, number
-from rankwell.rank.vector_records import CODE_UNIT, NUMBER_BITS, QUERY_BITS
+from rankwell.core.native import native
+from rankwell.models.devices import PANEL, cpu_flags
+from rankwell.models.kernels.tile_kernels import ROWS, call_vector, fold_steps, int8_tile, multiply_add, number
+from rankwell.rank.vector_records import ALWAYS, CODE_UNIT, NUMBER_BITS, QUERY_BITS
 
 TOGETHER = 4
 WIDTH_UNIT = 8
@@ -30,6 +30,10 @@ _AHEAD = 4096
 """Bytes between the codes that are compared and those that are fetched: processors do not fetch beyond a page."""
 _PAIRED = "avx2" in cpu_flags()
 """Whether vectors hold the parts of two codes."""
+_EIGHT, _PLACES, _CARRY, _TWOS = (
+    np.uint64(value) for value in (0x0101010101010101, 0x0102040810204080, 0x7F7F7F7F7F7F7F7F, 0x0202020202020202)
+)
+_ALWAYS = np.array([*ALWAYS, 0, 0, 0, 0], np.uint8).view(np.uint64)[0]
 _NUMBER = np.uint32((1 << NUMBER_BITS) - 1)
 _I8, _I16, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _FLOATS, _HALVES = ir.VectorType(_F32, WIDTH_UNIT), ir.VectorType(ir.HalfType(), WIDTH_UNIT)
@@ -218,23 +222,54 @@ def scan_cells(
                 counts[q] = total
 
 
-@kernel
-def best_matches(codes, begins, ends, along, levels, rests, table, factors, best, places):
-    """``best`` (N, Q) = the highest product of each of a query's words with a document's, ``places`` (N, Q) = whose.
+@native()
+def best_matches(codes, begins, ends, along, levels, rests, panels, factors, best, places):
+    """``best`` (N, C) = the highest product of each of a query's words with a document's, ``places`` (N, C) = whose.
 
     ``codes`` (T, B) are of word vectors (:mod:`rankwell.rank.word_codes`), of which document n has those from
-    ``begins[n]`` to before ``ends[n]``. ``along`` (N, Q) is the product with the document's direction. A first byte
-    stands for the lengths ``levels`` and ``rests`` (256,) of two parts, and ``table`` (Q, B − 1, 256) is what each
-    other byte adds to the product with the second, in units of ``factors`` (Q,).
+    ``begins[n]`` to before ``ends[n]``. ``along`` (N, C) is the product with the document's direction. A first byte
+    stands for the lengths ``levels`` and ``rests`` (256,) of two parts. The others are signs, by which the integers of
+    the query's words in ``panels`` (P, 2 · B, PANEL, 4) are summed; the product with the second part is that sum times
+    ``factors`` (C,). C is P · PANEL.
     """
-    size, count = np.uint64(codes.shape[1] - 1), np.uint64(len(table))
+    longest, width, steps = 0, np.uint64(codes.shape[1] - 1), panels.shape[1]
     for n in range(len(begins)):
-        for q in range(count):  # whose part of the table then stays in the cache
-            for t in range(begins[n], ends[n]):
-                total = np.int32(0)
-                for j in range(size):
-                    total += table[q, j, codes[t, j + np.uint64(1)]]
-                level = codes[t, 0]
-                product = levels[level] * along[n, q] + rests[level] * (factors[q] * np.float32(total))
-                if t == begins[n] or product > best[n, q]:
-                    best[n, q], places[n, q] = product, t - begins[n]
+        longest = max(longest, ends[n] - begins[n])
+    rows = np.empty((longest + ROWS, codes.shape[1]), np.uint64)
+    rows[:, width] = _ALWAYS
+    scales, middles = np.zeros(longest + ROWS, np.float32), np.zeros(longest + ROWS, np.float32)
+    products, zeros = np.empty((ROWS, PANEL), np.float32), np.zeros(PANEL, np.float32)
+    highest, place = np.empty(PANEL, np.float32), np.empty(PANEL, np.int32)
+    for n in range(len(begins)):
+        count = ends[n] - begins[n]
+        for t in range(count):
+            code = codes[begins[n] + t]
+            scales[t], middles[t] = rests[code[0]], levels[code[0]]
+            for j in range(width):
+                # Eight bytes, 2 for each positive sign: the byte in all places, the bit of each, and its carry.
+                signs = (np.uint64(code[j + np.uint64(1)]) * _EIGHT) & _PLACES
+                rows[t, j] = ((signs + _CARRY) >> np.uint64(6)) & _TWOS
+        for p in range(len(panels)):
+            highest[:], place[:] = -np.inf, 0
+            for first in range(0, count, ROWS):
+                int8_tile(
+                    rows.ctypes.data + first * rows.strides[0],
+                    rows.strides[0],
+                    panels.ctypes.data + p * panels.strides[0],
+                    steps,
+                    products.ctypes.data,
+                    products.strides[0],
+                    scales.ctypes.data + 4 * first,
+                    middles.ctypes.data + 4 * first,
+                    factors.ctypes.data + 4 * p * PANEL,
+                    along.ctypes.data + n * along.strides[0] + 4 * p * PANEL,
+                    zeros.ctypes.data,
+                )
+                for row in range(min(ROWS, count - first)):
+                    number = np.int32(first + row)
+                    for c in range(np.uint64(PANEL)):
+                        higher = products[row, c] > highest[c]
+                        place[c] = number if higher else place[c]
+                        highest[c] = products[row, c] if higher else highest[c]
+            best[n, p * PANEL : (p + 1) * PANEL] = highest
+            places[n, p * PANEL : (p + 1) * PANEL] = place

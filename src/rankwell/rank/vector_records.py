@@ -24,6 +24,9 @@ QUERY_BITS = 4
 TAIL = 12
 """The bytes that follow a code in its record: a number, a factor and a term."""
 
+ALWAYS = (127, 127, 127, 1)
+"""What stands for positive signs at the end of a row of them."""
+
 
 class Records:
     """The records of a shard, in the order of their cells."""

@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from rankwell.core.arrays import Rows, positions
 from rankwell.models.bi_encoder import Vectors
-from rankwell.rank.vector_records import Codes, random_rotation
+from rankwell.models.devices import PANEL
+from rankwell.rank.vector_records import ALWAYS, Codes, random_rotation
 
 CODE_BYTES = 40
 SIGNS = 8 * (CODE_BYTES - 1)
@@ -25,8 +26,8 @@ LEVELS = np.linspace(-1, 1, 256, dtype=np.float32)
 """The lengths that the first byte stands for."""
 RESTS = np.sqrt(1 - LEVELS**2)
 WORDS_AT_A_TIME = 1 << 16
-QUERY_LEVELS = 4095
-"""The largest integer that stands for a number of a query's word vector: eight of them fit into 16 bits."""
+QUERY_LEVELS = 127
+"""The largest integer that stands for a number of a query's word vector."""
 
 
 def encode_words(words: Tensor, passages: Tensor, owners: Tensor) -> Tensor:
@@ -59,22 +60,29 @@ def _factor(width: int) -> np.float32:
     return np.float32(math.sqrt(math.pi / 2 * max(width, SIGNS)) / SIGNS)
 
 
-def word_table(query: Vectors) -> tuple[NDArray[np.int16], Vectors]:
-    """What each byte of signs at each place adds to the product with a query's words (Q, W), as integers (Q, B, 256).
+def word_integers(query: Vectors) -> tuple[NDArray[np.int8], Vectors]:
+    """Integers (Q, SIGNS) for a query's words (Q, W): their sum by signs, times a factor (Q,), estimates a product.
 
-    A product is the sum over the bytes, times the word's factor (Q,). Integers make it exact in any order.
+    Integers make the sum exact in any order.
     """
     # For a small matrix product other threads would start, and then wait busily for more; einsum has none.
     rotated = np.einsum("qw,ws->qs", query, _rotation(query.shape[1]))
     step = np.maximum(np.abs(rotated).max(axis=1, initial=0), np.float32(1e-30)) / QUERY_LEVELS
-    integers = np.rint(rotated / step[:, None]).astype(np.int16).reshape(len(query), -1, 8)
-    # A byte without the highest of its bits adds as much as one with it, less twice that bit's number.
-    table = np.empty((*integers.shape[:2], 256), np.int16)
-    table[..., 0] = -integers.sum(axis=2, dtype=np.int16)
-    for place in range(8):
-        half = 1 << place
-        table[..., half : 2 * half] = table[..., :half] + 2 * integers[..., 7 - place, None]
-    return table, step * _factor(query.shape[1])
+    return np.rint(rotated / step[:, None]).astype(np.int8), step * _factor(query.shape[1])
+
+
+def word_panels(integers: NDArray[np.int8]) -> NDArray[np.int8]:
+    """The integers (Q, SIGNS) of words as the kernel reads them, (P, 2 · ``CODE_BYTES``, PANEL, 4).
+
+    Positive signs are counted twice, so the sum of all is taken off, by numbers that are multiplied by ``ALWAYS``.
+    """
+    columns = np.zeros((-(-len(integers) // PANEL) * PANEL, 8 * CODE_BYTES), np.int8)
+    columns[: len(integers), :SIGNS] = integers
+    rest = -integers.sum(axis=1, dtype=np.int64)
+    for place, factor in enumerate(ALWAYS, SIGNS):
+        columns[: len(integers), place] = part = np.clip(np.rint(rest / factor), -QUERY_LEVELS, QUERY_LEVELS)
+        rest -= factor * part.astype(np.int64)
+    return np.ascontiguousarray(columns.reshape(-1, PANEL, 2 * CODE_BYTES, 4).transpose(0, 2, 1, 3))
 
 
 def compare_codes(
