@@ -18,6 +18,7 @@ import json
 import math
 import warnings
 from functools import cached_property
+from threading import local
 from typing import IO, Any
 
 import numpy as np
@@ -258,12 +259,15 @@ class VectorCodes:
 
         size = max(_RANGE, len(self) // (_RANGES * len(queries)))
 
+        own = local()  # each thread's memory, which would be made and cleared for each range
+
         def scan(place: tuple[int, int]) -> list[tuple[Rows, Vectors]]:
             number, begin = place
             part = self._parts[number]
             span = begin, min(begin + size, len(part.records))
-            shape, counts = (len(queries), span[1] - begin), np.zeros(len(queries), np.int64)
-            rows, estimates = np.empty(shape, np.int64), np.empty(shape, np.float32)
+            if not hasattr(own, "found"):
+                own.found = np.empty((len(queries), size), np.int64), np.empty((len(queries), size), np.float32)
+            (rows, estimates), counts = own.found, np.zeros(len(queries), np.int64)
             stored = part.records, part.numbers, part.factors, part.ends
             scan_cells(
                 *stored, span, number * CODES_PER_SHARD, limits, codes, planes, weights, bases, rows, estimates, counts

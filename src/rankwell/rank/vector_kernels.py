@@ -205,9 +205,7 @@ def scan_cells(
                     continue
                 bit_distances(block, queries[q], distances)
                 for i in range(np.uint64(len(block))):
-                    near[found] = (
-                        i  # without a jump, which the processor could not foresee; the next one may replace it
-                    )
+                    near[found] = i  # unless it is near, the next one replaces it: a jump could not be foreseen
                     found += np.uint64(distances[i] <= limit)
                 total, code, plane = counts[q], block.ctypes.data, planes[q].ctypes.data
                 for place in near[:found]:
