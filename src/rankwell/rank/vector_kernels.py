@@ -165,9 +165,7 @@ _count_common = _counts_of("and_", PLANES)
 
 @native()
 def bit_distances(codes, query, out):
-    """``out`` (N,) uint16 = in how many bits each of the ``codes`` (N, ≥ B), whose rows may lie apart, differs from the
-    query (B,).
-    """
+    """``out`` (N,) uint16 = in how many bits ``codes`` (N, ≥ B), whose rows may lie apart, differ from a query (B,)."""
     stride, steps, whole = codes.strides[0], len(query) // CODE_UNIT, len(codes) - len(codes) % CODES_TOGETHER
     for first in range(0, whole, CODES_TOGETHER):
         begin = codes.ctypes.data + stride * first
