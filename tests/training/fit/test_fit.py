@@ -468,6 +468,16 @@ def test_a_stopped_fit_resumes_to_the_same_system(
     assert [path.name for path in tmp_path.iterdir()] == ["system"]
 
 
+def test_a_fit_that_was_killed_while_it_removed_its_work_is_finished(
+    whole: tuple[System, str], small: Path, tmp_path: Path, tiny_bi_encoder: Path
+) -> None:
+    shutil.copytree(whole[0].folder, tmp_path / "system")
+    (tmp_path / "system.work" / "parts").mkdir(parents=True)
+    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small)
+    assert system.describe() == whole[0].describe()
+    assert [path.name for path in tmp_path.iterdir()] == ["system"]
+
+
 def test_finished_rungs_are_kept_although_their_time_is_up(
     small: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

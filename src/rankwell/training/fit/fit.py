@@ -222,8 +222,9 @@ def _claim(task: FitTask) -> None:
         "seed": task.seed,
         "measure": task.measure,
         "models to try": list(task.tries),
-        "run": digest(None if task.engine is None else {qid: list(ranking) for qid, ranking in task.engine.items()}),
     }
+    if not is_system(task.out):  # a finished fit removes the folder, and with it the documents that a run is read with
+        ours["run"] = digest(task.engine and {qid: list(ranking) for qid, ranking in task.engine.items()})
     path = task.work / "fit.json"
     if not path.exists():
         write_json(path, ours)
