@@ -143,6 +143,18 @@ def test_the_path_of_a_query_is_that_of_the_file(file: str) -> None:
     assert row[-1] == f"{times['whole, re-ranked'] - whole:.0f}"
 
 
+def test_the_growth_of_bm25_on_x86_is_that_of_the_file() -> None:
+    sizes = json.loads((X86 / "first_stage.json").read_text(encoding="utf-8")).values()
+    passages = [size["corpus"]["passages"] for size in sizes]
+    own = [size["measured"]["rankwell"] for size in sizes]
+    best, many = ([one["query"][f"cpu_ms_{depth}"] for one in own] for depth in (10, 1000))
+    times = best, many, [one["index_text"]["cpu_s"] for one in own]
+    top, deep, indexed = (np.log(some[-1] / some[0]) / np.log(passages[-1] / passages[0]) for some in times)
+    said = x86_passage("first_stage.json")
+    shown = "{:.3f}, {:.3f} and {:.3f} ms; the powers are {:.2f}, {:.2f} and {:.2f}.".format(*best, top, deep, indexed)
+    assert said.startswith(re.sub(r"\b0\.", ".", shown))
+
+
 def test_searching_vectors_on_x86_is_as_in_the_files() -> None:
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     tables = [row for row in rows_of(page.replace("**", "").replace("`", "").replace(" 0.7", "")) if len(row) == 5]
