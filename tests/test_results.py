@@ -184,6 +184,11 @@ def test_searching_vectors_on_x86_is_as_in_the_files() -> None:
     said = x86_passage("vector_search.8.8M.json")
     assert said.startswith(f"rankwell takes {median(ours['clocks']):.1f} ms ({ours['cpu']:.1f})")
     assert f"{median(faiss['clocks']):.1f} ({faiss['cpu']:.1f})" in said
+    *sizes, others = json.loads((X86 / "vector_search.growth.json").read_text(encoding="utf-8"))["rows"]
+    times, found = [median(row["clocks"]) for row in sizes], [f"{row['recall']:.3f}"[1:] for row in sizes]
+    said = x86_passage("vector_search.growth.json")
+    assert said.startswith("{:.1f}, {:.1f} and {:.1f} ms at recalls of {}, {} and {}:".format(*times, *found))
+    assert f"on 500 others, recall among a million is {others['recall']:.4f}.".replace("0.", ".") in page
     ways = json.loads((X86 / "gpu_search.json").read_text(encoding="utf-8"))["ways"].values()
     kept, copied, compressed, _ = (round(way["hybrid"]["median_ms"], 1) for way in ways)
     said = x86_passage("gpu_search.json")
