@@ -41,7 +41,7 @@ share too few places of the cache.
 _CLOSED = np.float32(-1e30)
 _FAST = {"fastmath": True, "error_model": "numpy", "forceinline": True}
 """Fast math orders sums by what is around them. Always inlined, they are the same in the process that compiles a kernel
-and in those that find it compiled.
+as in later ones.
 """
 
 
