@@ -188,6 +188,7 @@ def test_searching_vectors_on_x86_is_as_in_the_files() -> None:
     times, found = [median(row["clocks"]) for row in sizes], [f"{row['recall']:.3f}"[1:] for row in sizes]
     said = x86_passage("vector_search.growth.json")
     assert said.startswith("{:.1f}, {:.1f} and {:.1f} ms at recalls of {}, {} and {}:".format(*times, *found))
+    assert f"drop: {others['memory']:.0f} MB after 500 questions" in page
     assert f"on 500 others, recall among a million is {others['recall']:.4f}.".replace("0.", ".") in page
     ways = json.loads((X86 / "gpu_search.json").read_text(encoding="utf-8"))["ways"].values()
     kept, copied, compressed, _ = (round(way["hybrid"]["median_ms"], 1) for way in ways)

@@ -473,8 +473,7 @@ def test_a_fit_that_was_killed_while_it_removed_its_work_is_finished(
 ) -> None:
     shutil.copytree(whole[0].folder, tmp_path / "system")
     (tmp_path / "system.work" / "parts").mkdir(parents=True)
-    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small)
-    assert system.describe() == whole[0].describe()
+    assert fitted(tmp_path / "system", tiny_bi_encoder, small)[0].describe() == whole[0].describe()
     assert [path.name for path in tmp_path.iterdir()] == ["system"]
 
 
