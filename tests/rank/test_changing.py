@@ -16,7 +16,7 @@ from rankwell.corpus.records import Document, Query
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank import vector_codes
-from rankwell.rank.dense import DenseRanker
+from rankwell.rank.dense import DenseRanker, search_hybrid
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.system import System
@@ -31,13 +31,14 @@ IDS = "abcdefgh"
 
 @pytest.fixture(scope="module")
 def encoder(tiny_bi_encoder: Path) -> BiEncoder:
-    """Encodes each text alone, so that vectors do not depend on what is encoded with it."""
+    """Encodes each text alone, so that vectors do not depend on what is encoded with it; some have negative cosines."""
     encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
     encode, encoder.encoded = encoder.encode_tokens, 0  # type: ignore[attr-defined]
 
     def one_by_one(source: StoredTokens, numbers: Any, words: list[Any] | None = None, code: Any = None) -> Vectors:
         encoder.encoded += len(numbers)  # type: ignore[attr-defined]
-        return np.concatenate([encode(source, np.array([number]), words, code) for number in numbers])
+        signs = 1 - 2 * (source.lengths(numbers)[:, None] % 2)
+        return signs * np.concatenate([encode(source, np.array([number]), words, code) for number in numbers])
 
     encoder.encode_tokens = one_by_one  # type: ignore[method-assign]
     return encoder
@@ -58,7 +59,9 @@ def as_documents(contents: dict[str, Any]) -> list[Document]:
 
 
 def found(dense: DenseRanker, index: Index) -> Any:
-    runs = [dense.search(QUERIES, index.filtered(filter), 20) for filter in FILTERS]
+    views = [index.filtered(filter) for filter in FILTERS]
+    runs = [dense.search(QUERIES, view, k) for view in views for k in (1, 3, 1000)]
+    runs += [search_hybrid(view, dense, QUERIES, 0.5, k=k) for view in views for k in (1, 3, 1000)]
     runs.append(dense.compare_words(runs[0], QUERIES, index))
     return [{qid: (run[qid].docids, run[qid].scores.tobytes()) for qid in run} for run in runs]
 

@@ -31,7 +31,8 @@ def join_hits(documents: NumberedDocuments, parts: Sequence[Hits], k: int, *, or
     numbers = np.concatenate([np.where(part.numbers >= 0, part.numbers + base, -1) for part, base in used], axis=1)
     scores = np.concatenate([part.scores for part, _ in used], axis=1)
     if len(used) > 1:
-        order = np.argsort(-scores, axis=1, kind="stable")
+        # The padding of a part scores 0 and comes last; similarities may be negative.
+        order = np.argsort(np.where(numbers >= 0, -scores, np.inf), axis=1, kind="stable")
         numbers, scores = np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
     _order_ties(documents, numbers, scores, k, ordered)
     return Hits(np.ascontiguousarray(numbers[:, :k]), np.ascontiguousarray(scores[:, :k]))
