@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -70,6 +71,21 @@ def test_two_builds_of_the_same_documents_write_the_same_files(folder: Path, tmp
     assert first == second
     hashes = [Index.open(path).manifest["data_hash"] for path in (folder, tmp_path / "again")]
     assert hashes[0] == hashes[1]
+
+
+def test_segments_of_two_analysers_are_told_apart(tmp_path: Path) -> None:
+    texts = {"a": "Die Häuser der Stadt", "b": "Ein Haus am See"}
+    opened = Index.build(texts, tmp_path / "index")
+    german = Index.build(texts, tmp_path / "new", analyzer=Analyzer.of("de"))
+    assert [len(index.rank("Haus")) for index in (opened, german)] == [1, 2]
+    shutil.copytree(tmp_path / "index" / "segment-0001", tmp_path / "copy")
+    (tmp_path / "index").rename(tmp_path / "old")
+    (tmp_path / "new").rename(tmp_path / "index")
+    assert opened.refreshed().rank("Haus").docids == german.rank("Haus").docids
+    shutil.rmtree(tmp_path / "index" / "segment-0001")
+    (tmp_path / "copy").rename(tmp_path / "index" / "segment-0001")
+    with pytest.raises(InputError, match=r"not the segment that index\.json describes"):
+        Index.open(tmp_path / "index")
 
 
 def test_the_data_hash_depends_on_where_a_text_ends(tmp_path: Path) -> None:

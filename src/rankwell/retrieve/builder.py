@@ -27,6 +27,7 @@ from rankwell.corpus.formats.texts import Expansion
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import TermWeights
 from rankwell.corpus.store import DocumentBatch, StoreWriter
+from rankwell.retrieve.description import analyzer_json
 from rankwell.retrieve.posting_kernels import collect_postings, cut_into_chunks, place_postings, sort_postings
 
 SEGMENT_VERSION = 1
@@ -79,7 +80,7 @@ class SegmentBuilder:
         self._analyzer = analyzer
         self._vocabulary = Vocabulary(analyzer)
         self._lengths: list[NDArray[np.float32]] = []
-        self._digest = hashlib.blake2b(digest_size=12)
+        self._digest = hashlib.blake2b(json.dumps(analyzer_json(analyzer)).encode(), digest_size=12)
         self._runs: list[Path] = []
         self._integral, self._largest = True, 0.0
         self._count = 0
@@ -94,7 +95,7 @@ class SegmentBuilder:
         return len(self._store.docids)
 
     def data_hash(self) -> str:
-        """A hash of all ids, texts, weights and expansions, in order."""
+        """A hash of the analyser and of all ids, texts, weights and expansions, in order."""
         return self._digest.hexdigest()
 
     def add_texts(self, batch: DocumentBatch, added: list[str] | None = None) -> None:
