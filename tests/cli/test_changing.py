@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ def docids(searched: Any) -> list[str]:
     return [row["docid"] for row in json.loads(searched.out)["results"]]
 
 
-def test_update_delete_and_merge(rankwell: Rankwell, products: None) -> None:
+def test_update_delete_and_merge(rankwell: Rankwell, products: None, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("more.jsonl").write_text('{"id": "8", "text": "milk", "year": 2024}\n{"id": "10", "text": "honey"}\n')
     refused = rankwell("index", "more.jsonl", "--out", "index", "--append")
     assert refused.code == 2
@@ -35,8 +36,9 @@ def test_update_delete_and_merge(rankwell: Rankwell, products: None) -> None:
     updated = rankwell("index", "more.jsonl", "--out", "index", "--update")
     assert updated.out.startswith("index: 4 documents")
     assert docids(rankwell("search", "index", "honey", "--json")) == ["10", "007"]
-    Path("ids.txt").write_text("007\nnowhere\n\n")
-    deleted = rankwell("delete", "index", "ids.txt", "9")
+    Path("9").write_text("8\n")  # an id, whatever files there are
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"007\nnowhere\n\n")))
+    deleted = rankwell("delete", "index", "-", "9")
     assert deleted.out == "index: 2 deleted, 1 not in the index, 2 documents left\n"
     assert docids(rankwell("search", "index", "honey", "--json")) == ["10"]
     merged = rankwell("merge", "index")

@@ -257,3 +257,23 @@ def test_two_processes_do_not_change_an_index_at_once(index: Index, change: Chan
 
     with lock(index.folder, wait=False), pytest.raises(RankwellError, match="another process is working"):
         change(index)
+
+
+def test_merging_keeps_all_fields(tmp_path: Path) -> None:
+    def document(docid: str) -> Document:
+        return Document(docid, "honey", metadata={f"{docid}{n}": n for n in range(80)})
+
+    index = Index.build([document("a")], tmp_path / "index")
+    index.add([document("b")])
+    before = index.read(["a", "b"])
+    index.merge()
+    assert index.read(["a", "b"]) == before
+    assert len(index.documents.fields) == 160
+    assert index.search("honey", filter="a79 = 79").docids == ("a",)
+
+
+@pytest.mark.parametrize("wanted", ["n1", ["n1"]])
+def test_an_id_is_deleted_as_a_whole(tmp_path: Path, wanted: Any) -> None:
+    index = Index.build({"1": "one", "n": "letter", "n1": "both"}, tmp_path / "index")
+    assert index.delete(wanted) == 1
+    assert [docid in index for docid in ("1", "n", "n1")] == [True, True, False]

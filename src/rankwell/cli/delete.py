@@ -10,10 +10,7 @@ import typer
 
 def delete(
     folder: Annotated[Path, typer.Argument(metavar="INDEX|SYSTEM", help="An index or a system.")],
-    ids: Annotated[
-        list[str],
-        typer.Argument(metavar="IDS", help="Ids of documents, files with one id per line, or - for standard input."),
-    ],
+    ids: Annotated[list[str], typer.Argument(metavar="IDS", help="Ids of documents; - reads them from standard input.")],
 ) -> None:
     """Delete documents from an index or a system.
 
@@ -25,15 +22,14 @@ def delete(
 
         rankwell delete my-index doc-17 doc-18
 
-        rankwell delete my-system outdated.txt
+        rankwell delete my-system - < outdated.txt
     """
     from rankwell.core.files import read_lines
     from rankwell.rank.system import open_changeable
 
     wanted: dict[str, None] = {}
-    for name in ids:
-        listed = name == "-" or Path(name).is_file()
-        wanted |= dict.fromkeys(line.strip() for _, line in read_lines(name)) if listed else {name: None}
+    for docid in ids:
+        wanted |= dict.fromkeys((line.strip() for _, line in read_lines("-")) if docid == "-" else [docid])
     wanted.pop("", None)
     changed = open_changeable(folder)
     count = changed.delete(wanted)

@@ -92,7 +92,8 @@ class _NewColumn:
 class MetadataWriter:
     """Collects the metadata of a store's documents."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_fields: int = MOST_FIELDS) -> None:
+        self._most_fields = most_fields
         self._columns: dict[str, _NewColumn] = {}
         self._left_out: dict[str, Any] = {}
 
@@ -117,7 +118,7 @@ class MetadataWriter:
                     self._left_out.setdefault(name, item)
                 continue
             column = self._columns.get(name)
-            if column is None and len(self._columns) == MOST_FIELDS:
+            if column is None and len(self._columns) == self._most_fields:
                 self._left_out.setdefault(name, item)
                 continue
             if column is None:

@@ -28,7 +28,7 @@ from rankwell.core.mapped import ArrayFolder, MappedArray, Ragged
 from rankwell.corpus.filters import Filter, FilterSource, parse_filter
 from rankwell.corpus.formats.texts import blame_line
 from rankwell.corpus.lexicon import Lexicon
-from rankwell.corpus.metadata import Column, MetadataWriter, open_columns, read_metadata
+from rankwell.corpus.metadata import MOST_FIELDS, Column, MetadataWriter, open_columns, read_metadata
 from rankwell.corpus.records import Document, Metadata
 
 STORE_VERSION = 1
@@ -81,14 +81,14 @@ class RepeatedIdError(RankwellError):
 class StoreWriter:
     """Append documents to a new store in ``folder``; a repeated id is an error."""
 
-    def __init__(self, folder: Path, *, texts: bool = True):
+    def __init__(self, folder: Path, *, texts: bool = True, most_fields: int = MOST_FIELDS):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.docids = Lexicon()
         self._texts = RaggedWriter(folder, "texts", np.uint8) if texts else None
         self._titles = ArrayWriter(folder / "titles.npy", np.uint32) if texts else None
         self._has_titles = False
-        self._metadata = MetadataWriter()
+        self._metadata = MetadataWriter(most_fields)
 
     def append(self, batch: DocumentBatch) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Add documents; returns their texts as :func:`pack_strings` packs them."""
@@ -370,8 +370,9 @@ class NumberedDocuments:
     def __len__(self) -> int:
         return int(self.bases[-1])
 
-    def find(self, docids: Sequence[str]) -> Rows:
-        """The number of each document, -1 if it is in no store."""
+    def find(self, docids: str | Iterable[str]) -> Rows:
+        """The number of each document, -1 if it is in no store; a string is one id."""
+        docids = [docids] if isinstance(docids, str) else list(docids)
         numbers = np.full(len(docids), -1, np.int64)
         missing = np.arange(len(docids))
         for store, base in zip(self.stores, self.bases.tolist(), strict=False):
@@ -381,11 +382,12 @@ class NumberedDocuments:
             missing = missing[~known]
         return numbers
 
-    def numbers(self, docids: Sequence[str]) -> Rows:
+    def numbers(self, docids: str | Sequence[str]) -> Rows:
         """The number of each document. Raises if one is in no store."""
         numbers = self.find(docids)
         if (missing := numbers < 0).any():
-            raise RankwellError(f"document {docids[int(missing.argmax())]!r} is not {self._place}")
+            docid = docids if isinstance(docids, str) else docids[int(missing.argmax())]
+            raise RankwellError(f"document {docid!r} is not {self._place}")
         return numbers
 
     def split(self, numbers: NDArray[np.integer]) -> Iterator[tuple[DocumentStore, Rows, Rows]]:

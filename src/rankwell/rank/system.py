@@ -279,8 +279,8 @@ class System:
         self._saved()
         self.index.update(documents, prepare=self.first_stage.preparation)
 
-    def delete(self, docids: Iterable[str]) -> int:
-        """Delete documents; ids that are not in the index are ignored. Returns how many were deleted."""
+    def delete(self, docids: str | Iterable[str]) -> int:
+        """Delete a document, or several; ids that are not in the index are ignored. Returns how many were deleted."""
         self._saved()
         return self.index.delete(docids)
 

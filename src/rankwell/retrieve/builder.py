@@ -25,6 +25,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats.texts import Expansion
 from rankwell.corpus.lexicon import Lexicon
+from rankwell.corpus.metadata import MOST_FIELDS
 from rankwell.corpus.records import TermWeights
 from rankwell.corpus.store import DocumentBatch, StoreWriter
 from rankwell.retrieve.description import analyzer_json
@@ -72,11 +73,19 @@ class Vocabulary:
 class SegmentBuilder:
     """Fill ``folder`` with a segment: :meth:`add_texts` or :meth:`add_weighted` many times, then :meth:`finish`."""
 
-    def __init__(self, folder: Path, analyzer: Analyzer, *, store: bool = True, run_postings: int = RUN_POSTINGS):
+    def __init__(
+        self,
+        folder: Path,
+        analyzer: Analyzer,
+        *,
+        store: bool = True,
+        most_fields: int = MOST_FIELDS,
+        run_postings: int = RUN_POSTINGS,
+    ):
         self.folder = folder
         self.run_postings = run_postings
         self.postings = 0
-        self._store = StoreWriter(folder / "documents", texts=store)
+        self._store = StoreWriter(folder / "documents", texts=store, most_fields=most_fields)
         self._analyzer = analyzer
         self._vocabulary = Vocabulary(analyzer)
         self._lengths: list[NDArray[np.float32]] = []

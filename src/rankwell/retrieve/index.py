@@ -277,15 +277,15 @@ class Index:
         known = self if self.filter is None else None
         self._become(Index.build(documents, self.folder, store=self.has_texts, prepare=prepare, known=known, **how))
 
-    def delete(self, docids: Iterable[str]) -> int:
-        """Delete documents; ids that are not in the index are ignored. Returns how many were deleted.
+    def delete(self, docids: str | Iterable[str]) -> int:
+        """Delete a document, or several; ids that are not in the index are ignored. Returns how many were deleted.
 
         Scores become those of an index without them.
         """
         with lock(self.folder, wait=False):
             remove_leftovers(self.folder)
             current = self.refreshed()
-            numbers = current.documents.find(list(dict.fromkeys(docids)))
+            numbers = np.unique(current.documents.find(docids))
             numbers = numbers[numbers >= 0]
             if len(numbers):
                 current = self._commit(self.folder, current.analyzer, current._without(numbers), current._options())
@@ -474,11 +474,11 @@ class Index:
         """The text of a document as it is ranked, its title first, if the index was built with texts."""
         return self.texts([docid])[0]
 
-    def texts(self, docids: Sequence[str]) -> list[str]:
+    def texts(self, docids: str | Sequence[str]) -> list[str]:
         """The texts of several documents."""
         return self.documents.texts(self.documents.numbers(docids))
 
-    def read(self, docids: Sequence[str]) -> list[Document]:
+    def read(self, docids: str | Sequence[str]) -> list[Document]:
         """Several documents, with title and text apart."""
         return self.documents.read(self.documents.numbers(docids))
 

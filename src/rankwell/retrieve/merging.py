@@ -60,8 +60,9 @@ def read_deleted(folder: Path, segments: Sequence[Segment]) -> dict[str, NDArray
 def merge_segments(segments: Sequence[Segment], folder: Path, analyzer: Analyzer) -> Segment:
     """Write the documents of some segments that are not deleted as one segment, whose ``folder`` must not exist."""
     has_texts = all(segment.store.has_texts for segment in segments)
+    fields = {name for segment in segments for name in segment.store.columns}
     with atomic_folder(folder) as temporary:
-        builder = SegmentBuilder(temporary, analyzer, store=has_texts)
+        builder = SegmentBuilder(temporary, analyzer, store=has_texts, most_fields=len(fields))
         for segment in segments:
             first, lengths, done = builder.documents, segment.live_lengths(), 0
             for batch in document_batches(live_documents(segment.store, has_texts)):
