@@ -218,3 +218,35 @@ def test_output_that_is_no_terminal_holds_no_control_codes(index: Path, queries:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 0
     assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("raise ZeroDivisionError('at work')", "ZeroDivisionError: at work"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("PARTS = 7", "AttributeError: 'int' object has no attribute 'items'"),
+        ("PARTS = {'command': {'translate': 'no.such.module'}}", "ModuleNotFoundError: No module named 'no'"),
+        ("PARTS = {'command': {'search': 'broken_plugin'}}", "ValueError: rankwell has a command of this name"),
+        ("", "AttributeError: module 'broken_plugin' has no attribute 'PARTS'"),
+    ],
+)
+def test_a_broken_plugin_is_named_and_left_out(tmp_path: Path, module: str, reason: str) -> None:
+    (tmp_path / "broken_plugin.py").write_text(module)
+    installed = tmp_path / "someones_package-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: someones-package\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[rankwell.plugins]\nmine = broken_plugin\n")
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
+    done = subprocess.run(
+        [*BINARY, "search", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert "Usage: rankwell search" in done.stdout
+    what = (
+        "the command (translate|search)" if "command" in module else "the plugin mine of the package someones-package"
+    )
+    assert re.fullmatch(rf"rankwell: warning: {what} is left out \({re.escape(reason)}.*\)\n", done.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import InputError, Notice, RankwellError
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats.texts import Expansion
 from rankwell.corpus.records import Document, Query, TermWeights
@@ -277,3 +278,35 @@ def test_an_id_is_deleted_as_a_whole(tmp_path: Path, wanted: Any) -> None:
     index = Index.build({"1": "one", "n": "letter", "n1": "both"}, tmp_path / "index")
     assert index.delete(wanted) == 1
     assert [docid in index for docid in ("1", "n", "n1")] == [True, True, False]
+
+
+def test_an_index_stays_what_it_is(tmp_path: Path) -> None:
+    expanded = Index.build(["bees"], tmp_path / "expanded", expansions=[Expansion("0", ["honey"])])
+    expanded.add([Document("plain", "tea")])
+    assert expanded.manifest["config"]["expanded"]
+    bare = Index.build(["bees"], tmp_path / "bare", store=False)
+    Index.build([Document("b", "tea")], bare.folder, append=True)
+    assert not Index.open(bare.folder).manifest["config"]["store"]
+    with pytest.raises(RankwellError, match="has texts; add documents without --no-store"):
+        Index.build([Document("c", "tea")], expanded.folder, update=True, store=False)
+    weighted = Index.build(["bees"], tmp_path / "weighted", weights=[TermWeights("0", {"bees": 80.0})])
+    with pytest.raises(RankwellError, match="has term weights; add documents with --weights"):
+        weighted.add([Document("plain", "tea")])
+    weighted.delete("0")
+    assert weighted.manifest["config"]["weighted"]
+
+
+def test_a_change_is_complete_if_its_merge_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index.build({str(n): f"bees {n}" for n in range(10)}, tmp_path / "index")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(merging, "keep_vectors", fail)  # after the merged segment has its name
+        with pytest.warns(Notice, match="was changed, but its segments were not merged: .*no space left"):
+            assert index.delete(list("01234")) == 5
+    assert len(Index.open(index.folder)) == len(index) == 5
+    assert not index.leftovers()
+    index.merge()
+    assert len(index.segments[0]) == 5

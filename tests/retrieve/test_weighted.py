@@ -169,10 +169,10 @@ def test_a_vanishing_weight_does_no_harm(tmp_path: Path, weight: float) -> None:
             assert all(score > 0 for score in hits.scores.tolist())
 
 
-def test_weighted_and_counted_segments_live_in_one_index(tmp_path: Path) -> None:
+def test_weights_and_counts_are_not_mixed(tmp_path: Path) -> None:
     build(tmp_path, {"a": {"bee": 1.5}}, analyzer=Analyzer.plain())
-    index = Index.build([Document("b", "bee bee")], tmp_path / "index", append=True)
-    assert index.rank("bee", BM25(b=0)).docids == ("b", "a")
+    with pytest.raises(RankwellError, match="has term weights; add documents with --weights"):
+        Index.build([Document("b", "bee bee")], tmp_path / "index", append=True)
 
 
 def test_weights_without_a_finite_sum_are_an_error(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import typer
 
 def delete(
     folder: Annotated[Path, typer.Argument(metavar="INDEX|SYSTEM", help="An index or a system.")],
-    ids: Annotated[list[str], typer.Argument(metavar="IDS", help="Ids of documents; - reads them from standard input.")],
+    ids: Annotated[
+        list[str], typer.Argument(metavar="IDS", help="Ids of documents, or - to read them from standard input.")
+    ],
 ) -> None:
     """Delete documents from an index or a system.
 

@@ -169,10 +169,10 @@ def index(
         made = _build(documents, out, weights, expansions, **how)
     if encode is not None:
         encode(made)
-    texts = made.documents.texts(made.documents.live_numbers()[:50]) if store else []
+    texts = made.documents.texts(made.documents.live_numbers()[:50]) if made.has_texts else []
     if not made.analyzer.identifiers and have_identifiers(texts):
         warnings.warn("the texts have names as in code; --identifiers splits them", Notice, stacklevel=1)
-    if store and (other := made.analyzer.guess(texts)) is not None:
+    if (other := made.analyzer.guess(texts)) is not None:
         name = LANGUAGES[other].name if other in LANGUAGES else "English"
         warnings.warn(f"the texts look {name}; --language {other} finds more of them", Notice, stacklevel=1)
     size, seconds = folder_size(out) / 1e6, time.monotonic() - begin

@@ -24,6 +24,7 @@ from rankwell.cli.options import COMMANDS, SHARE
 from rankwell.core import progress
 from rankwell.core.errors import MissingExtraError, Notice, RankwellError, system_reason
 from rankwell.core.files import DISK_ERRORS, reading_pipes_once
+from rankwell.core.registry import left_out_if_broken
 from rankwell.core.stopping import interruptible
 
 PACKAGE = Path(__file__).parents[1]
@@ -84,7 +85,11 @@ def find_verbs() -> list[Callable[..., None]]:
     names = {module.name for module in pkgutil.iter_modules(cli.__path__)} - {"main", "options"}
     modules = {name: import_module(f"rankwell.cli.{name}") for name in names}
     verbs = {name: getattr(module, name) for name, module in modules.items() if callable(getattr(module, name, None))}
-    verbs |= COMMANDS
+    for name in COMMANDS:
+        with left_out_if_broken(f"the command {name}"):
+            if name in modules:
+                raise ValueError("rankwell has a command of this name")
+            verbs[name] = COMMANDS[name]
     return [verbs[name] for name in sorted(verbs, key=lambda name: (*ORDER, name).index(name))]
 
 
@@ -92,10 +97,6 @@ def _takes_arguments(verb: Callable[..., None]) -> bool:
     """Whether a verb cannot run without arguments."""
     parameters = inspect.signature(verb).parameters
     return any(name != "context" and parameter.default is parameter.empty for name, parameter in parameters.items())
-
-
-for verb in find_verbs():
-    app.command(cls=Verb, no_args_is_help=_takes_arguments(verb))(verb)
 
 
 def _print_version(wanted: bool) -> None:
@@ -125,6 +126,12 @@ def _show_warning(
         print(f"rankwell: {kind}{message}", file=sys.stderr)
     else:
         default(message, category, filename, *rest)
+
+
+with warnings.catch_warnings():  # of plugins
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
+    for verb in find_verbs():
+        app.command(cls=Verb, no_args_is_help=_takes_arguments(verb))(verb)
 
 
 def _with_share(arguments: list[str]) -> list[str]:

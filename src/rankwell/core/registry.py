@@ -14,7 +14,9 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -48,8 +50,31 @@ def load_plugin(module: str) -> None:
 def _installed() -> tuple[Table, ...]:
     from importlib.metadata import entry_points
 
-    modules = [SHIPPED, *(point.value for point in entry_points(group=ENTRY_POINTS))]
-    return tuple(import_module(module).PARTS for module in modules)
+    tables: list[Table] = [import_module(SHIPPED).PARTS]
+    for point in entry_points(group=ENTRY_POINTS):
+        with left_out_if_broken(f"the plugin {point.name} of the package {point.dist.name if point.dist else '?'}"):
+            tables.append(_checked(import_module(point.value).PARTS, tables[0]))
+    return tuple(tables)
+
+
+def _checked(parts: Table, shipped: Table) -> Table:
+    """A plugin's table. Raises unless it names modules, for names that are not taken."""
+    for kind, homes in parts.items():
+        for name, module in homes.items():
+            if not isinstance(module, str):
+                raise TypeError(f"{kind} {name!r} is {module!r}, expected the name of a module")
+            if name in shipped.get(kind, {}):
+                raise ValueError(f"{kind} {name!r} exists already")
+    return parts
+
+
+@contextmanager
+def left_out_if_broken(what: str) -> Iterator[None]:
+    """Warn that something installed beside rankwell is left out if it cannot be imported."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # whatever a module does
+        warnings.warn(f"{what} is left out ({type(error).__name__}: {error})", stacklevel=1)
 
 
 class UnknownNameError(RankwellError, KeyError):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows, save_array
 from rankwell.core.checksums import TABLE
-from rankwell.core.errors import InputError, RankwellError, excerpt, name_instead
+from rankwell.core.errors import InputError, Notice, RankwellError, excerpt, name_instead
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import file_digest
@@ -200,10 +201,13 @@ class Index:
             analyzer = current.analyzer if current else (analyzer or Analyzer.english())
             if weights is not None and analyzer.title_weight != 1:
                 raise RankwellError("term weights replace counts, so titles have no weight beside them")
+            options = {"store": store, "weighted": weights is not None, "expanded": expansions is not None}
+            if current is not None:
+                options = _joined_options(folder, current._options(), options)
             name = _next_name(folder, "segment")
             replaced: list[Rows] = []
             with atomic_folder(folder / name) as temporary:
-                builder = SegmentBuilder(temporary, analyzer, store=store)
+                builder = SegmentBuilder(temporary, analyzer, store=options["store"])
                 try:
                     _fill(builder, documents, weights, expansions, current, replaced if update else None)
                 except RepeatedIdError as error:
@@ -215,11 +219,10 @@ class Index:
                     keep_vectors((current or Index.open(folder)).documents, segment.store, renamed=current is None)
             if prepare is not None:
                 prepare(segment.store)
-            options = {"store": store, "weighted": weights is not None, "expanded": expansions is not None}
             segments = [] if current is None else current._without(np.concatenate([_NONE, *replaced]))
             index = cls._commit(folder, analyzer, [*segments, segment], options)
             if current is not None:
-                index = index._merged(worth_merging)
+                index = index._tidied()
         index._temporary = temporary_folder
         return index
 
@@ -289,7 +292,7 @@ class Index:
             numbers = numbers[numbers >= 0]
             if len(numbers):
                 current = self._commit(self.folder, current.analyzer, current._without(numbers), current._options())
-                current = current._merged(worth_merging)
+                current = current._tidied()
         self._become(current)
         return len(numbers)
 
@@ -331,9 +334,22 @@ class Index:
         """This index with the chosen segments rewritten as one. Call it while holding the folder's lock."""
         if not (chosen := [segment for segment in choose(self.segments) if segment.live]):
             return self
-        merged = merge_segments(chosen, self.folder / _next_name(self.folder, "segment"), self.analyzer)
         rest = [segment for segment in self.segments if segment not in chosen]
-        return self._commit(self.folder, self.analyzer, [*rest, merged], self._options())
+        try:
+            merged = merge_segments(chosen, self.folder / _next_name(self.folder, "segment"), self.analyzer)
+            return self._commit(self.folder, self.analyzer, [*rest, merged], self._options())
+        except (OSError, RankwellError):
+            for unused in self.leftovers():
+                shutil.rmtree(unused, ignore_errors=True)
+            raise
+
+    def _tidied(self) -> Index:
+        """This index with segments merged if it pays. What changed is complete, so a failure is only a notice."""
+        try:
+            return self._merged(worth_merging)
+        except (OSError, RankwellError) as error:
+            warnings.warn(f"{self.folder} was changed, but its segments were not merged: {error}", Notice, stacklevel=4)
+            return self
 
     def _become(self, other: Index) -> None:
         self.segments, self.manifest, self.documents = other.segments, other.manifest, other.documents
@@ -530,6 +546,16 @@ def _fill(
             builder.add_texts(batch)
     check_end(weights, "weights")
     check_end(expansions, "expansions")
+
+
+def _joined_options(folder: Path, before: Mapping[str, bool], added: Mapping[str, bool]) -> dict[str, bool]:
+    """The options of an index to which more is added. Raises if that is of another kind than what it has."""
+    if before["weighted"] != added["weighted"]:
+        has, needed = ("term weights", "with") if before["weighted"] else ("counts of terms", "without")
+        raise RankwellError(f"{folder} has {has}; add documents {needed} --weights")
+    if before["store"] and not added["store"]:
+        raise RankwellError(f"{folder} has texts; add documents without --no-store")
+    return {**before, "expanded": before["expanded"] or added["expanded"]}
 
 
 def refuse_foreign_folder(folder: Path) -> None:
