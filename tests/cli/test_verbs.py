@@ -243,7 +243,7 @@ def test_a_broken_plugin_is_named_and_left_out(tmp_path: Path, module: str, reas
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, **path},
     )
     assert "Usage: rankwell search" in done.stdout
     what = (
