@@ -106,3 +106,27 @@ def test_work_beyond_the_steps_allowed_is_compiled(monkeypatch: pytest.MonkeyPat
     for expected in (False, False, False, True):
         assert add_up(np.arange(6)) == 15
         assert ("_compiled" in vars(add_up)) is expected
+
+
+MANY = """
+import sys
+from rankwell import Index, Query
+from rankwell.core import native
+
+index = Index.build([f"bees make honey {n}" for n in range(2000)], "index")
+native.allow_uncompiled()
+for n in range(int(sys.argv[1])):
+    index.search([Query(f"{n}-{q}", f"honey unknown{n}x{q}") for q in range(int(sys.argv[2]))])
+print(native._uncompiled_steps, "numba" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("batches", "queries", "compiled"), [(2, 10, False), (40, 12, True), (1, 257, True)])
+def test_queries_with_unknown_words_use_up_what_may_run_uncompiled(
+    tmp_path: Path, batches: int, queries: int, compiled: bool
+) -> None:
+    command = [sys.executable, "-c", MANY, str(batches), str(queries)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    steps, imported = done.stdout.split()
+    assert 0 <= float(steps) < native_module.SMALL - 1000 * queries
+    assert (float(steps) == 0) is compiled

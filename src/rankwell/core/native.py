@@ -36,7 +36,10 @@ _lock = threading.RLock()
 
 
 def allow_uncompiled(steps: int = SMALL) -> None:
-    """Let kernels run uncompiled until they have taken so many steps, for a command that may be a short one."""
+    """Let kernels run uncompiled until they have taken so many steps, for a command that may be a short one.
+
+    With 0 steps the next kernel is compiled at once, for what is known to be long.
+    """
     global _uncompiled_steps
     _uncompiled_steps = steps
 
@@ -109,8 +112,10 @@ class _Later:
         if "_compiled" in vars(self):
             return self._compiled(*arguments)
         if _uncompiled_steps:
-            _uncompiled_steps = max(0, _uncompiled_steps - self._work(*arguments))
-            if _uncompiled_steps:
+            work = self._work(*arguments)
+            with _lock:
+                _uncompiled_steps = left = max(0, _uncompiled_steps - work)
+            if left:
                 with np.errstate(all="ignore"):  # hashes overflow
                     return self._function(*arguments)
         with _lock:  # so that two threads do not compile it twice

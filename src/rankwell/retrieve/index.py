@@ -29,6 +29,7 @@ from rankwell.core.errors import InputError, Notice, RankwellError, excerpt, nam
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import file_digest
+from rankwell.core.native import allow_uncompiled
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, read_analyzer
 from rankwell.corpus.filters import Filter, FilterSource
@@ -458,6 +459,8 @@ class Index:
             how: dict[str, Any] = {"k": k, "threads": threads}
             return self.search_each(queries, lambda index, some: index.search(some, bm25, **how), name=name)
         batches = []
+        if len(queries) > QUERIES_AT_A_TIME:
+            allow_uncompiled(0)
         for start in track(range(0, len(queries), QUERIES_AT_A_TIME), "searching", unit="batches"):
             batch = queries[start : start + QUERIES_AT_A_TIME]
             terms = [[*terms, *self._more] for terms in self.analyzer.terms_batch([query.text for query in batch])]

@@ -221,9 +221,9 @@ def _take_candidates_of_window(
 
 
 def _steps(query_ends: NDArray[np.int64], terms: NDArray[np.int32], *others: Any) -> int:
-    """How long a search takes: the postings of its terms, and something for each query."""
+    """How long a search takes: the postings of its terms, none of term -1, and something for each query."""
     begins = others[2]
-    return 1000 * len(query_ends) + int((begins[terms + 1] - begins[terms]).sum())
+    return 1000 * len(query_ends) + int(np.maximum(begins[terms + 1] - begins[terms], 0).sum())
 
 
 @partial(kernel, work=_steps)
