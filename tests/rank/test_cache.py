@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import shutil
 import sqlite3
 import threading
@@ -185,6 +186,10 @@ def test_a_models_digest_is_cached_until_its_files_change(
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 0.1}))
     assert cache.model_digest(model) == model_digest(model) != before
+    times = (model / "config.json").stat()
+    (model / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 0.2}))
+    os.utime(model / "config.json", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert cache.model_digest(model) == model_digest(model)  # of equal size and time
 
 
 def test_a_cache_needs_to_know_the_model(ranker: Ranker, cache: ScoreCache) -> None:

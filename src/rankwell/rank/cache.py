@@ -130,8 +130,11 @@ class ScoreCache:
         return scores
 
     def model_digest(self, folder: str | os.PathLike[str]) -> str:
-        """The digest of a model, which takes seconds to compute; cached by the names, sizes and times of its files."""
-        stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in model_files(folder)]
+        """The digest of a model, which takes seconds to compute; cached by the names, sizes and times of its files.
+
+        A time of modification can be copied from another file, that of the last change of any kind cannot.
+        """
+        stats = [(str(file), *_version(file.stat())) for file in model_files(folder)]
         digest: str | None = None
         with self._trouble("read"), self._lock:
             row = self._connected().execute("SELECT digest FROM models WHERE files = ?", [repr(stats)]).fetchone()
@@ -241,3 +244,7 @@ def _is_intact(name: bytes, record: object) -> bool:
 def _rows(keys: Keys) -> list[bytes]:
     data = np.ascontiguousarray(keys).tobytes()
     return [data[begin : begin + KEY_BYTES] for begin in range(0, len(data), KEY_BYTES)]
+
+
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -38,6 +38,7 @@ def test_a_model_is_another_when_any_of_its_files_changes(model: Path, name: str
 
 def test_a_model_is_another_when_its_pooling_changes(model: Path) -> None:
     before = model_digest(model)
+    (model / "modules.json").write_text('[{"type": "Pooling", "path": "1_Pooling"}]')
     (model / "1_Pooling").mkdir()
     (model / "1_Pooling" / "config.json").write_text("{}")
     assert model_digest(model) != before
@@ -54,6 +55,12 @@ def test_how_pairs_are_scored_makes_no_difference_to_vectors(model: Path) -> Non
     (model / "rankwell.json").write_text("{}")
     assert encoder_digest(model) == before
     (model / "model.safetensors").write_text("other weights")
+    assert encoder_digest(model) != before
+
+
+def test_vectors_of_another_tokenizer_have_another_name(model: Path) -> None:
+    before = encoder_digest(model)
+    (model / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert encoder_digest(model) != before
 
 

@@ -8,8 +8,10 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+from rankwell.core.checksums import TABLE
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.manifest import digest, file_digest
+from rankwell.models.checkpoints.describe import Checkpoint
 
 DEFAULT = "rankwell-mini"
 """The default model, which training starts from, too."""
@@ -112,38 +114,40 @@ def _from_the_hub(name: str, files: list[str]) -> Path:
 # Identifies models by their contents, so that results of one are never taken for another's
 
 
-# Weights, graphs of exported models, configurations and tokenizers; a model card changes nothing.
-_MODEL_FILES = (
-    *("*.safetensors", "*.onnx", "*.onnx.data", "*.xml", "*.bin", "*.json", "vocab.txt", "1_Pooling/*.json"),
-    *("*_Dense/*.json", "*_Dense/*.safetensors", "*_Router/*.json", "*_Router/*/*.json", "*_Router/*/*.safetensors"),
-)
-_ENCODER_FILES = ("*.safetensors", "config.json", "tokenizer.json", "vocab.txt")
+_BESIDE = {".md", ".jsonl", ".log", ".png", ".html", ".tsv", ".csv", ".gz"}
+"""Cards, logs, pictures, pages and runs, which lie beside a model and are no part of it."""
+_ENCODER_FILES = ("*.safetensors", "*.py", "*.model", "config.json", "tokenizer*", "vocab*", "merges.txt")
+_ENCODER_FILES += ("special_tokens_map.json", "added_tokens.json")
 
 
 def model_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """The files that decide what a model computes. Raises if there are none."""
-    files = sorted({file for pattern in _MODEL_FILES for file in Path(folder).resolve().glob(pattern)})
+    """The files that decide what a model computes: those of its folder and of its modules. Raises if there are none."""
+    root = Path(folder).resolve()
+    inside = [path for _, place in Checkpoint(root, {}).modules if place for path in (root / place).rglob("*")]
+    files = [path for path in {*root.glob("*"), *inside} if path.is_file() and path.suffix not in _BESIDE]
+    files = sorted(path for path in files if path.name != TABLE and not path.name.startswith("."))
     if not files:
         raise InputError(folder, None, "no model here")
     return files
 
 
 def model_digest(folder: str | os.PathLike[str]) -> str:
-    """A hash of everything that decides a model's outputs: weights, configuration and tokenizer.
+    """A hash of everything that decides a model's outputs: weights, configuration, tokenizer, templates, code.
 
     It identifies models in score caches, manifests, stages of recipes and resumed work.
     """
-    whole = hashlib.blake2b(digest_size=16)
+    whole, root = hashlib.blake2b(digest_size=16), Path(folder).resolve()
     for file in model_files(folder):
         with file.open("rb") as opened:
-            whole.update(file.name.encode() + hashlib.file_digest(opened, hashlib.blake2b).digest())
+            name = os.path.relpath(file, root)
+            whole.update(name.encode() + hashlib.file_digest(opened, hashlib.blake2b).digest())
     return whole.hexdigest()
 
 
 def encoder_digest(folder: Path) -> str:
-    """A hash of what decides the hidden states of a text: weights, shape and tokenizer.
+    """A hash of what decides the hidden states of a text: weights, shape, tokenizer and code.
 
     Stored vectors and features are named by it. They stay valid when only ``rankwell.json`` changes, which says how
     pairs are scored.
     """
-    return digest({path.name: file_digest(path) for name in _ENCODER_FILES for path in sorted(folder.glob(name))})
+    return digest({path.name: file_digest(path) for name in _ENCODER_FILES for path in folder.glob(name)})
