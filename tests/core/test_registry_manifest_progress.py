@@ -6,6 +6,8 @@ import copy
 import io
 import itertools
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -55,6 +57,18 @@ def test_a_name_like_no_other_gets_no_guess(losses: Registry[str]) -> None:
     with pytest.raises(RankwellError) as raised:
         losses["qqq"]
     assert str(raised.value) == "no loss is called 'qqq' (known: hinge, listwise)"
+
+
+def test_the_trunk_works_without_a_paper() -> None:
+    script = """
+from rankwell import papers
+papers.PARTS = {}
+from rankwell.rank.rankers import RANKERS, WORDS
+assert list(RANKERS) == [WORDS], list(RANKERS)
+assert RANKERS[WORDS].__name__ == "WordRanker"
+import rankwell.training.fit.fit, rankwell.training.run, rankwell.cli.main
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_one_name_cannot_be_registered_twice(losses: Registry[str]) -> None:

@@ -94,8 +94,10 @@ class Registry(Mapping[str, T]):
     0.75
     """
 
-    def __init__(self, kind: str):
+    def __init__(self, kind: str, homes: Mapping[str, str] | None = None):
+        """``homes`` are the modules of parts that are imported when they are first used."""
         self.kind = kind
+        self._homes = homes or {}
         self._parts: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -114,10 +116,9 @@ class Registry(Mapping[str, T]):
         return self._parts
 
     def homes(self) -> dict[str, str]:
-        """The modules of plugins that register parts of this kind, by the names of the parts."""
-        return {
-            name: module for table in (*_installed(), *_loaded) for name, module in table.get(self.kind, {}).items()
-        }
+        """The modules that register parts of this kind, those of plugins too, by the names of the parts."""
+        tables = (table.get(self.kind, {}) for table in (*_installed(), *_loaded))
+        return {name: module for homes in (self._homes, *tables) for name, module in homes.items()}
 
     def __getitem__(self, name: str) -> T:
         if name not in self._parts and name in (homes := self.homes()):

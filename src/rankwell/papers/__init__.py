@@ -26,7 +26,6 @@ PARTS = {
     "ranker": {
         "sdnet": "rankwell.papers.ccnu.ranker",
         "duo": "rankwell.papers.duobert.ranker",
-        "words": "rankwell.rank.word_ranker",
     },
     "checkpoint kind": {"classifier": "rankwell.papers.ccnu.entailment"},
     "template": {"duo": "rankwell.papers.duobert.ranker"},

@@ -73,10 +73,10 @@ class AnyRanker(Reranker, Protocol):
         ...
 
 
-RANKERS: Registry[Any] = Registry("ranker")
-"""The kinds of rankers besides the cross-encoder."""
 WORDS = "words"
 """The kind of bi-encoders that re-rank by their word vectors."""
+RANKERS: Registry[Any] = Registry("ranker", {WORDS: "rankwell.rank.word_ranker"})
+"""The kinds of rankers besides the cross-encoder."""
 
 
 def kind_of(model: str | Path) -> str | None:
