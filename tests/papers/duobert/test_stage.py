@@ -90,3 +90,6 @@ def test_each_duo_stage_is_measured_with_its_own_options(
     runs = [next((tmp_path / "duo" / "stages").glob(f"*-{name}-*/mono-*.run.gz")) for name in ("duo-a", "duo-b")]
     assert read_run(runs[0]) == read_run(runs[1])
     assert [done.stage.number for done in trained.work.done] == [1, 2, 3]
+    # Opened anywhere, the model ranks as it was measured.
+    ranker = open_ranker(tmp_path / "duo" / "model")
+    assert (ranker.comparison.depth, ranker.comparison.aggregate) == (3, "binary")

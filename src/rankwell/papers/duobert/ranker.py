@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows, Scores
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.manifest import read_object
 from rankwell.core.progress import track
 from rankwell.core.registry import Registry
 from rankwell.corpus.records import Query, Ranking, Run
@@ -32,6 +33,7 @@ from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import TEMPLATES, Field, Template, TruncationReport
 from rankwell.inputs.windows import Windows
+from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.cache import join_hashes, text_hashes
 from rankwell.rank.engines.engine import probability
 from rankwell.rank.pairs import PAIRS_AT_A_TIME, best_first, documents_to_rank
@@ -79,6 +81,10 @@ def _max(p: Preferences) -> NDArray[np.float64]:
 
 # A sum over fewer opponents, which opponents() draws before anything is computed.
 AGGREGATIONS.register("sample")(_sum)
+
+
+COMPARISON = "comparison.json"
+"""How a trained model compares documents, in its folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +151,19 @@ class DuoRanker:
     ) -> DuoRanker:
         """Load a folder; ``comparison`` holds :class:`PairwiseOptions`, the others are those of ``Ranker``.
 
+        By default documents are compared as the folder records, which is how the model was measured.
+
         The precision ``auto`` is the exact one: whether scores of comparisons agree cannot be measured on the sample.
         """
         if options.get("precision") == "auto":
             del options["precision"]
-        return cls(Ranker(folder, **options), PairwiseOptions(**(comparison or {})))
+        recorded = find_model(folder) / COMPARISON
+        comparison = comparison or (read_object(recorded) if recorded.is_file() else {})
+        try:
+            how = PairwiseOptions(**comparison)
+        except TypeError:
+            raise InputError(recorded, None, f"not options of comparisons ({', '.join(comparison)})") from None
+        return cls(Ranker(folder, **options), how)
 
     @property
     def template(self) -> Template:

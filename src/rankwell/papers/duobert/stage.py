@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from rankwell.core.checksums import write_checksums
 from rankwell.core.errors import RankwellError
+from rankwell.core.manifest import write_json
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.papers.duobert.options import DuoOptions
-from rankwell.papers.duobert.ranker import DuoRanker
+from rankwell.papers.duobert.ranker import COMPARISON, DuoRanker
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import Selection, TrainingCandidates
 from rankwell.training.data.sampling import Lists, Plan, draw
@@ -92,6 +95,8 @@ def run(work: Work, stage: RecipeStage[DuoOptions], folder: Path) -> StageResult
         work, options, ranker, run=mono, wrap=lambda trained: DuoRanker(trained, options.comparison())
     )
     outcome = train_ranker(work, options, folder, ranker, candidates, documents, lists, validation, "duo")
+    write_json(folder / "model" / COMPARISON, asdict(options.comparison()))
+    write_checksums(folder / "model")
     return StageResult(folder / "model", figures=outcome.figures())
 
 
