@@ -6,7 +6,6 @@ import gc
 import inspect
 import os
 import pkgutil
-import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -140,9 +139,17 @@ def _with_share(arguments: list[str]) -> list[str]:
         return arguments
     given = [*arguments, ""]
     for place, (name, value) in reversed([*enumerate(pairwise(given))]):
-        if name == "--hybrid" and not re.match(r"-?[\d.]", value):
+        if name == "--hybrid" and not _is_number(value):
             given.insert(place + 1, str(SHARE))
     return given[:-1]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def main() -> None:
