@@ -304,6 +304,9 @@ def test_two_models_are_asked_by_name(served_index: Path, tiny_checkpoint: Path,
             answer = client.post("/rerank", json={**body, "model": "other", "type": label}).json()
             expected = typed.rank(body["query"], TEXTS[:4], type=meant)
             np.testing.assert_allclose([r["score"] for r in answer], [r["score"] for r in expected], atol=1e-6)
+        explained = {"query": body["query"], "document": TEXTS[0], "type": "auto"}
+        for name in ("tiny", "other"):  # a model without types is not given what the rules find
+            assert client.post("/explain", json={**explained, "model": name}).status_code == 200
         found = [client.post("/search", json={"query": QUERY, "model": name}).json() for name in ("tiny", "other")]
         assert [one["model"] for one in found] == ["tiny", "other"]
         assert [one["type"] for one in found] == [None, "description"]

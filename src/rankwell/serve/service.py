@@ -480,9 +480,10 @@ class Service:
         """The query's type: as given, or by the rules if the request says auto or the model takes one."""
         if body.type is None:
             return None if model is None else type_for(Query(QID, body.query), model.ranker)
+        takes = model is None or model.ranker.takes_types
         if body.type in ("auto", "none"):
-            return rule_type(body.query) if body.type == "auto" else None
-        if model is not None and not model.ranker.takes_types:
+            return rule_type(body.query) if body.type == "auto" and takes else None
+        if not takes and model is not None:
             raise _invalid(f"type: {model.name} takes no query type")
         return body.type
 
