@@ -48,6 +48,10 @@ def test_a_model_that_agrees_is_measured_once(tiny_one_head: Path, folder: Path)
     assert again.engine.precision == "int8"
     (error,) = json.loads((folder / agreement.RECORD).read_text()).values()
     assert 0 < error < agreement.TOLERANCE
+    (folder.parent / "cpuinfo").write_text("Features\t: fp asimd asimddp sve\n")
+    with pytest.warns(Notice, match="in int8, scores differ"):  # another processor is measured anew
+        Ranker(tiny_one_head, device="cpu", precision="auto")
+    assert len(json.loads((folder / agreement.RECORD).read_text())) == 2
 
 
 def test_a_model_that_disagrees_is_exact(tiny_one_head: Path, monkeypatch: pytest.MonkeyPatch) -> None:

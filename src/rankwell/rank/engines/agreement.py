@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell import models
 from rankwell.core.arrays import Scores
 from rankwell.core.errors import Notice, RankwellError
-from rankwell.core.manifest import read_object, write_json
+from rankwell.core.manifest import digest, file_digest, read_object, write_json
 from rankwell.corpus.datasets import open_dataset
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
 from rankwell.models.checkpoints.names import model_digest
-from rankwell.models.devices import DTypeName, fast_float
+from rankwell.models.devices import DTypeName, cpu_flags, fast_float
 from rankwell.rank.engines.engine import Logits, relevance
 from rankwell.rank.ranker import Ranker
 
@@ -44,7 +45,7 @@ def fastest_dtype(folder: Path, score: Score, tokenizer: Tokenizer, config: Rank
     ``score`` computes the logits of sequences in a given precision. The error is recorded in the user's cache folder.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    key, record = model_digest(folder), cache / "rankwell" / RECORD
+    key, record = digest([model_digest(folder), *_kernels()]), cache / "rankwell" / RECORD
     errors = _read(record)
     if key not in errors:
         error = errors[key] = round(_measure(score, Reader(tokenizer, config.template, None, segments)), 4)
@@ -60,6 +61,12 @@ def fastest_dtype(folder: Path, score: Score, tokenizer: Tokenizer, config: Rank
         except (OSError, RankwellError):
             pass  # measured again next time
     return "int8" if errors[key] <= TOLERANCE else fast_float()
+
+
+def _kernels() -> list[str]:
+    """What computes in int8: the code of the kernels and the features of the processor."""
+    sources = [*Path(models.__path__[0]).glob("kernels/*.py"), Path(models.__path__[0]) / "int8.py"]
+    return [*map(file_digest, sorted(sources)), *cpu_flags()]
 
 
 def _measure(score: Score, reader: Reader) -> float:
