@@ -66,7 +66,7 @@ def test_tune_finds_the_share_after_k1_and_b(
     assert "by the bi-encoder's weight" in done.out
 
 
-def test_a_question_may_begin_with_a_number(rankwell: Rankwell, index: Path, tiny_bi_encoder: Path) -> None:
+def test_a_question_may_begin_with_a_number(rankwell: Call, index: Path, tiny_bi_encoder: Path) -> None:
     asked = rankwell("search", index, "--encoder", tiny_bi_encoder, "--json", "--hybrid", "2019 bees in winter")
     assert asked.code == 0, asked.err
     assert json.loads(asked.out)["query"] == "2019 bees in winter"
