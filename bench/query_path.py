@@ -68,9 +68,10 @@ def parts_of(folder: Path, questions: list[str], *, exact: bool) -> dict[str, di
     whole = median(lambda question: system.search([Query("1", question)], 10), questions)
     words = {}
     if dense.has_words(index):  # else comparing would compute those of all documents
-        dense.encode_words(questions)  # and remember them, so that comparing is timed alone
+        read = {question: dense.encode([Query("1", question)], words=True) for question in questions}
         words[f"compare words of {WORDS}"] = median(
-            lambda question: dense.compare_words(best[question], [Query("1", question)], index), questions
+            lambda question: dense.compare_words(best[question], [Query("1", question)], index, read[question]),
+            questions,
         )
     compressed = dense.compresses(len(index)) and not exact
     return {

@@ -121,8 +121,8 @@ class ExactWords:
 
     def compare(self, dense: DenseRanker, run: Run, queries: list[Query], index: Index) -> Run:
         """The run that stored words give, computed in fp32 from all numbers of the vectors."""
-        texts, rankings = {query.qid: query.text for query in queries}, dict[str, Ranking]()
-        for (qid, ranking), asked in zip(run.items(), dense.encode_words([texts[qid] for qid in run]), strict=True):
+        rankings, encoded = dict[str, Ranking](), dense.encode(queries, words=True)
+        for (qid, ranking), asked in zip(run.items(), encoded.of(run).words, strict=True):
             some = [self.place_of[number] for number in index.documents.numbers(ranking.docids).tolist()]
             joined = np.concatenate([tokens[begin:end] for tokens, begin, end in some]).astype(np.float32)
             begins = np.cumsum([0, *(end - begin for _, begin, end in some)])[:-1]
@@ -341,7 +341,7 @@ def times(job: dict[str, Any]) -> dict[str, Any]:
         return round(1000 * float(np.median(lasted)), 2)
 
     def words_alone(query: Query) -> object:
-        return dense.compare_words(top[query.qid], [query], index)
+        return dense.compare_words(top[query.qid], [query], index, read)
 
     alone, together = dict[str, float](), dict[str, float]()
     for title, system in systems.items():
@@ -353,13 +353,13 @@ def times(job: dict[str, Any]) -> dict[str, Any]:
             system.search(queries, FEW)
             together[title] = round(1000 * (time.perf_counter() - begin) / len(queries), 2)
     top = {query.qid: Run({query.qid: found[query.qid]}) for query in queries}
-    dense.encode_words([query.text for query in queries])  # as a search does in the pass it needs anyway
+    read = dense.encode(queries, words=True)  # as a search does in the pass it needs anyway
     alone["words alone"] = median(words_alone, queries)
     _, cpu = clock_and_cpu(lambda: [words_alone(query) for query in queries])
     alone["words alone, CPU time"] = round(1000 * cpu / len(queries), 2)
     alone["exact words alone"] = median(compare_all, queries[:3] if on_cpu else queries)
     begin = time.perf_counter()
-    dense.compare_words(found, queries, index)
+    dense.compare_words(found, queries, index, read)
     together["words alone"] = round(1000 * (time.perf_counter() - begin) / len(queries), 2)
     texts = [Document(str(number), text) for number, text in enumerate(index.texts(index_ids(index, TIMED_DOCUMENTS)))]
     encoding: dict[str, list[float]] = {"vectors": [], "with words": []}

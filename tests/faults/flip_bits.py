@@ -53,7 +53,8 @@ def use_tokens(folder: Path, encoder: BiEncoder) -> Any:
 def use_vectors(folder: Path, encoder: BiEncoder) -> Any:
     opened = [PassageVectors.open(segment.store, encoder) for segment in Index.open(folder).segments]
     words = [PassageWords.open(segment.store, encoder) for segment in Index.open(folder).segments]
-    query, every = DenseRanker(encoder).encode_words(["honey"])[0], [np.arange(len(vectors)) for vectors in opened]
+    [query] = DenseRanker(encoder).encode([Query("q", "honey")], words=True).words
+    every = [np.arange(len(vectors)) for vectors in opened]
     met = [part.matches(numbers, query)[0].tobytes() for part, numbers in zip(words, every, strict=True)]
     return [vectors.at(numbers).tobytes() for vectors, numbers in zip(opened, every, strict=True)], met
 

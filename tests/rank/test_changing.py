@@ -18,6 +18,7 @@ from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank import vector_codes
 from rankwell.rank.dense import DenseRanker, search_hybrid
 from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.models import Models
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.system import System
 from rankwell.rank.vector_codes import VectorCodes
@@ -66,6 +67,17 @@ def found(dense: DenseRanker, index: Index) -> Any:
     return [{qid: (run[qid].docids, run[qid].scores.tobytes()) for qid in run} for run in runs]
 
 
+class Held(Models):
+    """What is open: one encoder, which was made here."""
+
+    def __init__(self, ranker: DenseRanker):
+        super().__init__()
+        self.here = ranker
+
+    def dense(self, *_: object) -> DenseRanker:
+        return self.here
+
+
 @settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
 @given(st.dictionaries(st.sampled_from(IDS), documents, max_size=6), st.lists(changes, max_size=4))
 def test_any_changes_leave_what_a_new_build_would_find(
@@ -74,8 +86,7 @@ def test_any_changes_leave_what_a_new_build_would_find(
     folder, dense = tmp_path_factory.mktemp("changed"), DenseRanker(encoder)
     now = {"z": ("bee", {"year": 1, "lang": "de"}), **before}
     index = Index.build(as_documents(now), folder / "index")
-    first = FirstStage(index, encoder="", words=0.5)
-    vars(first)["dense"] = dense
+    first = FirstStage(index, encoder="", words=0.5, models=Held(dense))
     first.prepare()
     for kind, what in steps:
         if kind == "update":

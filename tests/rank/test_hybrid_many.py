@@ -102,7 +102,7 @@ def assert_equal(run: Run, expected: Rankings | Run) -> None:
 class Coarse(BiEncoder):
     """A bi-encoder whose vectors are small whole numbers: many similarities are equal."""
 
-    def encode_queries(self, texts: Sequence[str]) -> Vectors:
+    def encode_queries(self, texts: Sequence[str], *_: object, **words: object) -> Vectors:
         return np.stack([self.vector(sum(map(ord, text))) for text in texts])
 
     def encode_tokens(
@@ -214,7 +214,7 @@ def test_fusion_is_that_of_the_definition(levels: int) -> None:
 
 def test_a_similarity_that_is_no_number_is_an_error(dense: DenseRanker, tmp_path: Path) -> None:
     class Broken(Coarse):
-        def encode_queries(self, texts: Sequence[str]) -> Vectors:
+        def encode_queries(self, texts: Sequence[str], *_: object, **words: object) -> Vectors:
             return np.full((len(texts), self.width), np.nan, np.float32)
 
     encoder = Broken(dense.encoder.encoder, dense.encoder.tokenizer, name="broken")

@@ -61,7 +61,7 @@ def test_the_run_is_the_rankers(request_: RerankRequest) -> None:
 
 def test_workers_score_in_the_models_place(request_: RerankRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     class Backwards:
-        truncation = TruncationReport()
+        truncation, takes_types = TruncationReport(), False
 
         def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
             assert (list(queries), depth) == (QUERIES, 3)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +24,10 @@ from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, save_bi_encoder
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.vector_layers import Dense
-from rankwell.rank import dense, passage_vectors
-from rankwell.rank.dense import DenseRanker
+from rankwell.rank import passage_vectors
+from rankwell.rank.dense import DenseRanker, EncodedQueries
 from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.fusion import Shares
 from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.requests import SearchRequest
 from rankwell.rank.system import System
@@ -75,7 +78,7 @@ def test_codes_estimate_products_without_a_bias(width: int, passage: Callable[[V
 
 def test_the_kernel_finds_the_best_word_of_each_document(store: DocumentStore, encoder: BiEncoder) -> None:
     words = PassageWords.open(store, encoder)
-    query = DenseRanker(encoder).encode_words([QUERIES[1].text])[0]
+    query = DenseRanker(encoder).encode(QUERIES[1:2], words=True).words[0]
     np.testing.assert_allclose(np.linalg.norm(query, axis=1), 1, rtol=1e-5)
     vectors: list[Vectors] = []
     passages = encoder.encode_documents(TEXTS, vectors)
@@ -92,7 +95,7 @@ def test_the_kernel_finds_the_best_word_of_each_document(store: DocumentStore, e
 
 def test_torch_finds_what_the_kernel_finds(store: DocumentStore, encoder: BiEncoder) -> None:
     PassageVectors.open(store, encoder, shard_size=4)  # words have as many
-    words, query = PassageWords.open(store, encoder), DenseRanker(encoder).encode_words([QUERIES[1].text])[0]
+    words, query = PassageWords.open(store, encoder), DenseRanker(encoder).encode(QUERIES[1:2], words=True).words[0]
     numbers = np.array([14, 0, 13, 12, 5])
     expected, places = words.matches(numbers, query)
     assert len(words._parts) == 4
@@ -117,7 +120,7 @@ def test_one_pass_makes_the_vectors_of_documents_and_words(
 
 
 def test_words_are_added_to_vectors_that_exist(store: DocumentStore, encoder: BiEncoder, tmp_path: Path) -> None:
-    query = DenseRanker(encoder).encode_words([QUERIES[0].text])[0]
+    query = DenseRanker(encoder).encode(QUERIES[:1], words=True).words[0]
     shard = next(PassageVectors.open(store, encoder).folder.glob("shard-*"))
     before = shard.stat().st_mtime_ns
     added, _ = PassageWords.open(store, encoder).matches(np.arange(15), query)
@@ -129,7 +132,7 @@ def test_words_are_added_to_vectors_that_exist(store: DocumentStore, encoder: Bi
 def test_many_small_shards_of_words_are_merged(
     store: DocumentStore, encoder: BiEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query, numbers = DenseRanker(encoder).encode_words([QUERIES[0].text])[0], np.array([14, 3, 8, 0])
+    query, numbers = DenseRanker(encoder).encode(QUERIES[:1], words=True).words[0], np.array([14, 3, 8, 0])
     monkeypatch.setattr(passage_vectors, "shard_size", lambda encoder: 2)
     small = PassageWords.open(store, encoder)
     assert len(list(small.folder.glob("shard-*"))) == 8
@@ -146,11 +149,12 @@ def test_many_small_shards_of_words_are_merged(
 @pytest.mark.parametrize("byte", [0, 100, -1])
 def test_damaged_words_are_refused(store: DocumentStore, encoder: BiEncoder, byte: int) -> None:
     shard = next(PassageWords.open(store, encoder).folder.glob("shard-*"))
+    read = DenseRanker(encoder).encode(QUERIES[:1], words=True)
     data = bytearray(shard.read_bytes())
     data[byte] ^= 64
     shard.write_bytes(data)
     with pytest.raises(RankwellError, match="damaged") as told:
-        PassageWords.open(store, encoder).matches(np.arange(15), DenseRanker(encoder).encode_words(["bee"])[0])
+        PassageWords.open(store, encoder).matches(np.arange(15), read.words[0])
     assert "\n" not in str(told.value)
     shard.write_bytes(data[:50])
     with pytest.raises(RankwellError):
@@ -179,16 +183,18 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The queries of each pass through the encoder."""
     encode, passes = BiEncoder.encode_queries, list[list[str]]()
 
-    def counted(encoder: BiEncoder, texts: Sequence[str], *, words: list[Vectors] | None = None) -> Vectors:
+    def counted(
+        encoder: BiEncoder, texts: Sequence[str], told: str | None = None, *, words: list[Vectors] | None = None
+    ) -> Vectors:
         passes.append(list(texts))
-        return encode(encoder, texts, words=words)
+        return encode(encoder, texts, told, words=words)
 
     monkeypatch.setattr(BiEncoder, "encode_queries", counted)
     return passes
 
 
 def test_one_pass_makes_the_vectors_of_queries_and_their_words(
-    index: Index, tiny_bi_encoder: Path, passes: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    index: Index, tiny_bi_encoder: Path, passes: list[list[str]], tiny_checkpoint: Path
 ) -> None:
     texts = [query.text for query in QUERIES]
     apart = FirstStage(index, encoder=tiny_bi_encoder, share=0.6)
@@ -197,19 +203,46 @@ def test_one_pass_makes_the_vectors_of_queries_and_their_words(
     assert passes == [texts, texts]
     assert both.search(QUERIES, 15) == expected
     assert passes[2:] == [texts]
-    both.dense.explain_words(texts[1], ["d01"], index)
-    system = System(both)
-    reranked = system.rerank(expected, QUERIES)
-    assert len(passes) == 3
-    monkeypatch.setattr(dense, "REMEMBERED", 1)
-    assert system.rerank(expected, QUERIES) == reranked
-    assert system.rerank(expected, QUERIES) == reranked
-    assert passes[3:] == [texts]  # forgotten by the first, encoded once by the second
+    reranked = System(both).rerank(expected, QUERIES)
+    assert passes[3:] == [texts]
+    assert System(both).rerank(expected, QUERIES) == reranked
+    blended = System(both, ranker=tiny_checkpoint, shares=Shares.beside_model(similarity=0.5, first=0.2))
+    blended.search(QUERIES, 15)
+    assert passes[5:] == [texts]
     other = [Query("q1", "tea"), QUERIES[1]]
     assert (
         both.search(other, 15)["q1"]
         == FirstStage(index, encoder=tiny_bi_encoder, share=0.6, words=0.4).search(other[:1], 15)["q1"]
     )
+
+
+def test_many_queries_are_encoded_some_at_a_time(
+    index: Index, tiny_bi_encoder: Path, passes: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Word vectors need some 20 KB a query, so those of all queries are never held at once."""
+    first = FirstStage(index, encoder=tiny_bi_encoder, share=0.6, words=0.4)
+    many = [Query(str(number), text) for number, text in enumerate(["honey", "tea", "fish in rivers", "bee"] * 150)]
+    held: list[weakref.ref[Vectors]] = []
+    encode = DenseRanker.encode
+
+    def watched(ranker: DenseRanker, queries: Sequence[Query], **how: Any) -> EncodedQueries:
+        encoded = encode(ranker, queries, **how)
+        assert sum(vectors() is not None for vectors in held) <= 256
+        held.extend(weakref.ref(vectors) for vectors in encoded.words)
+        return encoded
+
+    monkeypatch.setattr(DenseRanker, "encode", watched)
+    run = first.search(many, 5)
+    assert [len(texts) for texts in passes] == [256, 256, 88]
+    assert len(held) == 600
+    for query in (many[0], many[300], many[599]):
+        alone = first.search([query], 5)[query.qid]
+        assert run[query.qid].docids == alone.docids
+        np.testing.assert_allclose(run[query.qid].scores, alone.scores, atol=1e-5)
+    found = first.search(many, 20)
+    passes.clear()
+    first.dense.compare_words(found, many, index)
+    assert [len(texts) for texts in passes] == [256, 256, 88]
 
 
 def test_a_system_records_its_weight_and_takes_the_words_along(
@@ -286,7 +319,7 @@ def test_a_passage_of_one_token_or_of_10000_is_compared_as_far_as_it_is_read(
     texts = ["the river " * 10_000, "the river " * 15, "bee", "", "?"]
     store = DocumentStore.build([Document(str(n), text) for n, text in enumerate(texts)], tmp_path / "some")
     dense = DenseRanker(encoder)
-    [query] = dense.encode_words(["river bee"])
+    [query] = dense.encode([Query("q", "river bee")], words=True).words
     similarities, places = PassageWords.open(store, encoder).matches(np.arange(5), query)
     np.testing.assert_array_equal(similarities[0], similarities[1])  # 30 tokens, [CLS] and [SEP]
     exact = dense.compare_texts("river bee", texts)

@@ -17,6 +17,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank.first_stage import Scope
 from rankwell.rank.fusion import Shares
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.system import System
@@ -152,10 +153,10 @@ def test_a_service_of_bm25_alone_says_nothing_of_hybrid_search(served_index: Pat
 def test_who_wants_more_is_not_given_less(served_index: Path, tiny_bi_encoder: Path) -> None:
     state = State(System.of_index(served_index, hybrid=0.5, encoder=tiny_bi_encoder), {})
     wanted = (("bees", 3), (QUERY, 5), ("a warm river", 3), ("city", 1200))
-    jobs = [(state, first, query, k, None, False) for query, k in wanted for first in ("hybrid", "bm25")]
-    alone = [state.search(first, [query], k)[0] for _, first, query, k, *_ in jobs]
+    jobs = [(state, first, query, k, Scope()) for query, k in wanted for first in ("hybrid", "bm25")]
+    alone = [state.search(first, [query], k)[0].ranking for _, first, query, k, *_ in jobs]
     for (found, _), expected in zip(search_together(jobs), alone, strict=True):
-        assert list(found.docids) == list(expected.docids)
+        assert list(found.ranking.docids) == list(expected.docids)
     assert [len(found) for found in alone[:6:2]] == [3, 5, 3]
 
 

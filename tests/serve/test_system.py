@@ -62,7 +62,7 @@ def test_answers_say_which_words_met(
             BiEncoder, "encode_queries", lambda *given, **more: passes.append(given) or encode(*given, **more)
         )
         answer = client.post("/search", json={"query": QUERY, "k": 3, "words": True}).json()
-        assert [texts for _, texts in passes] == [[QUERY]]  # search, word vectors and explanation share one pass
+        assert [texts for _, texts, *_ in passes] == [[QUERY]]  # search, word vectors and explanation share one pass
         plain = client.post("/search", json={"query": QUERY, "k": 3, "stages": "bm25"}).json()
         assert client.get("/ready").json()["words"] == 0.5
     assert [row["docid"] for row in answer["hybrid"]] == [result.docid for result in system.search(QUERY, k=3)]

@@ -8,7 +8,6 @@ document or both, and rank worse without it.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -75,6 +74,7 @@ class BiEncoder:
     ``name``             identifies what makes an exact vector of a document; see :attr:`name`
     ``base_name``        the name that it would have without dense layers
     ``late``             how an encoder that was trained for late interaction reads texts and makes word vectors
+    ``compute``          what computes, if that is shared with another; then device, precision and budget are its own
     ===================  ===============================================================================================
     """
 
@@ -96,11 +96,12 @@ class BiEncoder:
         name: str = "",
         base_name: str = "",
         late: LateInteraction | None = None,
+        compute: Compute | None = None,
     ):
         if isinstance(encoder, str | Path):
             raise RankwellError(f"BiEncoder.from_pretrained({str(encoder)!r}) opens a model")
         self.encoder = encoder.requires_grad_(False)
-        self._compute = Compute(
+        self._compute = compute or Compute(
             encoder,
             encoder,
             device=device,
@@ -201,10 +202,17 @@ class BiEncoder:
         modules = self.modules
         if not modules.document or not modules.normalised or modules.truncate is not None or not modules.unit:
             return None
-        base = copy.copy(self)
-        base.modules = Modules(self.modules.pooling)
-        base.exact_name = self._base_name
-        return base
+        return BiEncoder(
+            self.encoder,
+            self.tokenizer,
+            modules=Modules(modules.pooling),
+            max_length=self.reader.template.max_length,
+            query_prompt=self.query_prompt,
+            document_prompt=self.document_prompt,
+            name=self._base_name,
+            late=self.late,
+            compute=self._compute,
+        )
 
     def map_documents(self, vectors: NDArray[np.floating]) -> Vectors:
         """The vectors of documents from those of :attr:`base`."""
@@ -233,14 +241,17 @@ class BiEncoder:
         """Whether the prompt of queries has an instruction."""
         return _INSTRUCTION.search(self.query_prompt) is not None
 
-    def asking(self, instruction: str) -> BiEncoder:
-        """The same encoder with another instruction in its prompt of queries. Raises if that has none."""
+    def check_instruction(self, instruction: str) -> None:
+        """Raise unless the prompt of queries has a place for an instruction, and for one of this length."""
+        self._check_room(self._prompt(instruction))
+
+    def _prompt(self, instruction: str | None) -> str:
+        """The prompt of queries, with another instruction if one is given."""
+        if instruction is None:
+            return self.query_prompt
         if not self.takes_instruction:
             raise RankwellError("instruction: the model's prompt of queries has no place for one")
-        other = copy.copy(self)
-        other.query_prompt = _INSTRUCTION.sub(lambda _: instruction, self.query_prompt)
-        self._check_room(other.query_prompt)
-        return other
+        return _INSTRUCTION.sub(lambda _: instruction, self.query_prompt)
 
     def encode_queries(
         self, texts: Sequence[str], instruction: str | None = None, *, words: list[Vectors] | None = None
@@ -250,8 +261,9 @@ class BiEncoder:
         ``instruction`` says what to look for, in place of what the prompt says. If a list ``words`` is given, the
         vectors (T, W) of each query's words are appended to it, of length 1.
         """
-        encoder = self if instruction is None else self.asking(instruction)
-        return encoder._encode(texts, self.modules.query, words, of_query=True)
+        if instruction is not None:
+            self.check_instruction(instruction)
+        return self._encode(texts, self.modules.query, words, query_prompt=self._prompt(instruction))
 
     def encode_documents(
         self, texts: Sequence[str], words: list[Any] | None = None, code: WordCode | None = None
@@ -313,16 +325,18 @@ class BiEncoder:
         words: list[Any] | None = None,
         code: WordCode | None = None,
         *,
-        of_query: bool = False,
+        query_prompt: str | None = None,
     ) -> Vectors:
+        """The vectors of documents, or of queries with a prompt."""
+        of_query = query_prompt is not None
+        prompt = self.document_prompt if query_prompt is None else query_prompt
         parts = [np.zeros((0, self.width), np.float32)]
         for begin in range(0, len(texts), TEXTS_AT_A_TIME):
-            pieces = self._pieces(texts[begin : begin + TEXTS_AT_A_TIME], of_query)
+            pieces = self._pieces(texts[begin : begin + TEXTS_AT_A_TIME], prompt, of_query)
             parts.append(self._encode_pieces(pieces, layers, words, code, of_query=of_query))
         return np.concatenate(parts)
 
-    def _pieces(self, texts: Sequence[str], of_query: bool) -> Pieces:
-        prompt = self.query_prompt if of_query else self.document_prompt
+    def _pieces(self, texts: Sequence[str], prompt: str, of_query: bool) -> Pieces:
         if self.late is None:
             return self.tokenizer.encode([prompt + text for text in texts])
         return self.tokenizer.encode(texts).after(self.late.marks[0 if of_query else 1])
@@ -360,7 +374,8 @@ class BiEncoder:
 
     def name_words(self, text: str, *, of_query: bool = False) -> list[str]:
         """The names of a text's words, in the order of their vectors; a piece has the name of its whole word."""
-        sequence = self._lay_out(self._pieces([text], of_query), of_query)
+        prompt = self.query_prompt if of_query else self.document_prompt
+        sequence = self._lay_out(self._pieces([text], prompt, of_query), of_query)
         names: dict[int, str] = {}
         for word, name in zip(sequence.words.tolist(), self.tokenizer.token_names(sequence.tokens), strict=True):
             names[word] = names.get(word, "") + name.removeprefix("##").strip("▁Ġ")

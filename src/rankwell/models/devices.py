@@ -76,6 +76,7 @@ class Computing:
 
 
 DEFAULT_COMPUTING = Computing()
+EXACT = Computing(precision=None)
 
 
 def device_named(name: str | None) -> torch.device:

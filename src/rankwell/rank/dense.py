@@ -5,9 +5,10 @@ BM25 finds documents by their words, a bi-encoder by their meaning; a fusion of 
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice
 from typing import get_args
 from weakref import WeakKeyDictionary
 
@@ -33,7 +34,7 @@ from rankwell.rank.vector_codes import VectorCodes, compares_all
 from rankwell.rank.vector_records import WIDEST
 from rankwell.rank.vector_search import Block, search_vectors
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits
-from rankwell.retrieve.index import Index
+from rankwell.retrieve.index import QUERIES_AT_A_TIME, Index
 from rankwell.retrieve.numbering import NumberedRun, join_hits
 
 WORTH_STORING = 0.5
@@ -43,8 +44,28 @@ CHEAP = 200_000
 DEEP, TIES = 1000, 100
 """Search goes at least this deep, and this far below the requested depth: documents with equal scores are ordered by
 id, so a short list must be the top of a long one."""
-REMEMBERED = 1 << 10
-"""The most queries whose word vectors, about 20 KB each, stay in memory after a search."""
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedQueries:
+    """Queries as a bi-encoder reads them: the vectors (N, H), and those (T, W) of each one's words if they are needed.
+
+    They are made once at the top of a search and handed along.
+    """
+
+    qids: Sequence[str]
+    vectors: Vectors
+    words: Sequence[Vectors] = ()
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {qid: row for row, qid in enumerate(self.qids)}
+
+    def of(self, names: Iterable[str]) -> EncodedQueries:
+        """Those of some queries, in their order."""
+        qids = list(names)
+        rows = [self._rows[qid] for qid in qids]
+        return EncodedQueries(qids, self.vectors[rows], [self.words[row] for row in rows] if self.words else ())
 
 
 class DenseRanker:
@@ -65,57 +86,60 @@ class DenseRanker:
         self._copies: WeakKeyDictionary[Lexicon, list[Tensor]] = WeakKeyDictionary()
         self._codes: WeakKeyDictionary[Lexicon, VectorCodes] = WeakKeyDictionary()
         self._words: WeakKeyDictionary[Lexicon, PassageWords] = WeakKeyDictionary()
-        self._asked: dict[str, tuple[Vectors, Vectors]] = {}
-        """The vectors of the last queries whose words were encoded, and those of the words."""
 
-    def asking(self, instruction: str) -> DenseRanker:
-        """The same with another instruction in the encoder's prompt of queries."""
-        other = copy.copy(self)
-        other.encoder, other._asked = self.encoder.asking(instruction), {}
-        return other
+    def encode(
+        self, queries: Sequence[Query], *, words: bool = False, instruction: str | None = None
+    ) -> EncodedQueries:
+        """The vectors of queries and, from the same pass, of their ``words``, which are the encoder's tokens.
 
-    def encode_words(self, queries: Sequence[str]) -> list[Vectors]:
-        """The vectors (T, W) of the words of each query, of length 1. Words are the encoder's tokens.
-
-        The same pass makes the queries' own vectors. Both are remembered until the words of others are encoded, so call
-        this before a search whose results words re-rank.
+        ``instruction`` says what to look for, in place of what the encoder's prompt says.
         """
-        known = self._asked
-        if not known.keys() >= set(queries):
-            words: list[Vectors] = []
-            vectors = self.encoder.encode_queries(queries, words=words)
-            self._asked = known = dict(zip(queries, zip(vectors, words, strict=True), strict=True))
-        return [known[query][1] for query in queries]
+        of_words: list[Vectors] | None = [] if words else None
+        vectors = self.encoder.encode_queries([query.text for query in queries], instruction, words=of_words)
+        return EncodedQueries([query.qid for query in queries], vectors, of_words or ())
 
-    def _encode(self, queries: Sequence[str]) -> Vectors:
-        known = self._asked
-        if known.keys() >= set(queries):
-            return np.array([known[query][0] for query in queries], np.float32).reshape(-1, self.encoder.width)
-        return self.encoder.encode_queries(queries)
-
-    def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
+    def rerank(
+        self,
+        run: Run,
+        queries: Sequence[Query],
+        texts: Texts,
+        *,
+        depth: int = 1000,
+        encoded: EncodedQueries | None = None,
+    ) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, by similarity."""
         by_qid = queries_by_id(run, queries, depth)
         head = run.head(depth)
         docids = list(dict.fromkeys(chain.from_iterable(ranking.docids for ranking in head.values())))
         documents = self._documents(docids, texts)
         row_of = {docid: row for row, docid in enumerate(docids)}
-        vectors = self._encode([by_qid[qid].text for qid in head])
-        rankings = {}
+        encoded = self.encode([by_qid[qid] for qid in head]) if encoded is None else encoded
+        rankings, vectors = {}, encoded.of(head).vectors
         for query, (qid, ranking) in zip(vectors, head.items(), strict=True):
             candidates = documents[[row_of[docid] for docid in ranking.docids]]
             rankings[qid] = Ranking.of(ranking.docids, candidates.astype(np.float32) @ query)
         return Run(rankings, name="dense")
 
-    def compare_words(self, run: Run, queries: Sequence[Query], texts: Texts) -> Run:
+    def compare_words(
+        self, run: Run, queries: Sequence[Query], texts: Texts, encoded: EncodedQueries | None = None
+    ) -> Run:
         """A run of the same documents by their words: the sum, over those of the query, of the highest similarity.
 
-        Word vectors that are not stored yet are computed first.
+        Word vectors of documents that are not stored yet are computed first. Those of queries need some 20 KB each;
+        without ``encoded`` they are made for 256 queries at a time.
         """
         by_qid = queries_by_id(run, queries)
-        words = self.encode_words([by_qid[qid].text for qid in run])
-        if len(self._asked) > REMEMBERED:
-            self._asked = {}
+        for store in texts.documents.stores:
+            self.words(store)  # opened before several threads need it
+        compared: dict[str, Ranking] = {}
+        for begin in range(0, len(run), QUERIES_AT_A_TIME):
+            qids = list(islice(run, begin, begin + QUERIES_AT_A_TIME))
+            words = (encoded.of(qids) if encoded else self.encode([by_qid[qid] for qid in qids], words=True)).words
+            compared |= self._compare({qid: run[qid] for qid in qids}, words, texts)
+        return Run(compared, name="words")
+
+    def _compare(self, run: Mapping[str, Ranking], words: Sequence[Vectors], texts: Texts) -> dict[str, Ranking]:
+        """The documents of each query by its ``words``, on all cores."""
 
         def compare(place: int) -> Ranking:
             docids = rankings[place].docids
@@ -123,14 +147,12 @@ class DenseRanker:
             return Ranking.of(docids, similarities.sum(axis=1))
 
         rankings = list(run.values())
-        for store in texts.documents.stores:
-            self.words(store)  # opened before several threads need it
-        return Run(dict(zip(run, map_lanes(compare, range(len(rankings))), strict=True)), name="words")
+        return dict(zip(run, map_lanes(compare, range(len(rankings))), strict=True))
 
     def compare_texts(self, query: str, texts: Sequence[str]) -> Vectors:
         """The scores (N,) of :meth:`compare_words` for texts, from all numbers of their word vectors."""
         words: list[Vectors] = []
-        [asked] = self.encode_words([query])
+        [asked] = self.encode([Query("", query)], words=True).words
         self.encoder.encode_documents(texts, words)
         return np.array([(document @ asked.T).max(axis=0).sum() for document in words], np.float32)
 
@@ -147,10 +169,12 @@ class DenseRanker:
             similarities[rows], places[rows] = self.words(store).matches(local, words)
         return similarities, places
 
-    def explain_words(self, query: str, docids: Sequence[str], texts: Texts) -> list[list[tuple[str, str, float]]]:
+    def explain_words(
+        self, query: str, docids: Sequence[str], texts: Texts, encoded: EncodedQueries | None = None
+    ) -> list[list[tuple[str, str, float]]]:
         """For each document the words of a query, the most similar ones of the document, and how similar they are."""
         asked = self.encoder.name_words(query, of_query=True)
-        [vectors] = self.encode_words([query])
+        [vectors] = (encoded or self.encode([Query("", query)], words=True)).words
         similarities, places = self.match_words(docids, vectors, texts)
         # Marks and special tokens take part in the comparison, but say nothing to a reader.
         shown = [number for number, word in enumerate(asked) if any(map(str.isalnum, word)) and word[0] not in "[<"]
@@ -160,13 +184,16 @@ class DenseRanker:
             explained.append([(asked[q], words[numbers[q]], round(values[q], 4)) for q in shown])
         return explained
 
-    def search(self, queries: Sequence[Query], texts: Texts, k: int = 1000) -> Run:
+    def search(
+        self, queries: Sequence[Query], texts: Texts, k: int = 1000, encoded: EncodedQueries | None = None
+    ) -> Run:
         """The ``k`` nearest documents of each query; vectors that are not stored yet are computed first."""
         if k < 1:
             raise RankwellError(f"k must be at least 1, not {k}")
         documents = texts.documents
-        nearest = self._nearest([query.text for query in queries], documents.stores, max(k, DEEP) + TIES)
-        parts = []
+        read = self.encode(queries) if encoded is None else encoded.of(query.qid for query in queries)
+        vectors, parts = read.vectors, []
+        nearest = self._nearest(vectors, documents.stores, max(k, DEEP) + TIES)
         for store, (numbers, scores) in zip(documents.stores, nearest, strict=True):
             if (wrong := np.isnan(scores)).any():
                 raise RankwellError(f"document {store.docids.strings(numbers[wrong][:1])[0]} has the score NaN")
@@ -175,14 +202,11 @@ class DenseRanker:
         hits = join_hits(documents, parts, k, ordered=False)
         return NumberedRun([(queries, hits)], documents, name="dense")
 
-    def _nearest(
-        self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int
-    ) -> Iterable[tuple[Rows, Vectors]]:
+    def _nearest(self, queries: Vectors, stores: Sequence[DocumentStore], k: int) -> Iterable[tuple[Rows, Vectors]]:
         """The ``k`` nearest documents of each store: their numbers within it, and their similarities."""
-        vectors = self._encode(queries)
         compressed = self.compresses(sum(map(len, stores)))
         for store in stores:
-            yield self.nearest(vectors, store, k, compressed=compressed)
+            yield self.nearest(queries, store, k, compressed=compressed)
 
     def nearest(self, queries: Vectors, store: DocumentStore, k: int, *, compressed: bool) -> tuple[Rows, Vectors]:
         """The ``k`` documents of a store nearest to each query: their numbers and similarities, both (Q, k)."""
@@ -268,6 +292,7 @@ def search_hybrid(
     *,
     k: int = 1000,
     threads: int = 1,
+    encoded: EncodedQueries | None = None,
 ) -> Run:
     """The best ``k`` documents of each query by (1 − share) · BM25 + share · similarity, each standardised.
 
@@ -278,8 +303,9 @@ def search_hybrid(
     if k < 1:
         raise RankwellError(f"k must be at least 1, not {k}")
     if share == 1:
-        return dense.search(queries, index, k)
-    return fuse(search_both(index, dense, queries, bm25, k=k, threads=threads), shares, depth=k, name="hybrid")
+        return dense.search(queries, index, k, encoded)
+    runs = search_both(index, dense, queries, bm25, k=k, threads=threads, encoded=encoded)
+    return fuse(runs, shares, depth=k, name="hybrid")
 
 
 def search_both(
@@ -290,6 +316,7 @@ def search_both(
     *,
     k: int = DEEP,
     threads: int = 1,
+    encoded: EncodedQueries | None = None,
 ) -> dict[str, Run]:
     """BM25's run and the bi-encoder's, as :func:`~rankwell.rank.fusion.fuse` takes them.
 
@@ -298,7 +325,7 @@ def search_both(
     deep = max(k, DEEP)
     return {
         "first": index.search(queries, bm25, k=deep, threads=threads),
-        "similarity": dense.search(queries, index, deep),
+        "similarity": dense.search(queries, index, deep, encoded),
     }
 
 

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import read_object, write_json
 from rankwell.corpus.filters import FilterSource
-from rankwell.corpus.records import Query, Run
+from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.fusion import Shares, before_rest, fuse
-from rankwell.rank.rankers import VectorSearch, open_encoder
+from rankwell.rank.models import Models
+from rankwell.rank.rankers import VectorSearch
+from rankwell.rank.texts import Texts
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
-from rankwell.retrieve.index import Index
+from rankwell.retrieve.index import QUERIES_AT_A_TIME, Index
+from rankwell.retrieve.syntax import plain_text
 
 if TYPE_CHECKING:
-    from rankwell.rank.dense import DenseRanker
+    from rankwell.rank.dense import DenseRanker, EncodedQueries
 
 FIRST_STAGE = "first-stage.json"
 VERSION = 2
@@ -34,8 +36,112 @@ WORDS_DEPTH = 100
 Encoder = str | Path
 
 
+@dataclass(frozen=True)
+class Scope:
+    """What one request adds to a search: among which documents, how queries are read, and what the encoder is told.
+
+    ``filter`` selects documents by their metadata; with ``syntax``, queries may have phrases in quotes, ``+word``,
+    ``-word`` and ``prefix*``; ``instruction`` takes the place of that in the bi-encoder's prompt of queries.
+    """
+
+    filter: FilterSource | None = None
+    syntax: bool = False
+    instruction: str | None = None
+
+    def plain(self, queries: Sequence[Query]) -> Sequence[Query]:
+        """The queries as models read them."""
+        return [replace(query, text=plain_text(query.text)) for query in queries] if self.syntax else queries
+
+
+EVERYTHING = Scope()
+
+
+class Finder:
+    """What first stages share: a bi-encoder with its share, and the weight of its word vectors."""
+
+    encoder: Encoder | None
+    share: float
+    words: float
+    vectors: VectorSearch
+    computing: Computing
+    models: Models
+    words_depth = WORDS_DEPTH
+
+    def __post_init__(self) -> None:
+        if self.share:
+            Shares.hybrid(self.share)
+        if not 0 <= self.words <= 1:
+            raise RankwellError(f"a weight of {self.words:g} for word vectors; expected a number from 0 to 1")
+        if self.encodes and self.encoder is None:
+            named = (
+                f"weight of {self.share:g} for a bi-encoder" if self.share else f"weight of {self.words:g} for words"
+            )
+            raise RankwellError(f"a {named}, but no bi-encoder is given")
+
+    @property
+    def texts(self) -> Texts:
+        """The documents' texts."""
+        raise NotImplementedError
+
+    @property
+    def encodes(self) -> bool:
+        """Whether a search needs the bi-encoder."""
+        return bool(self.share or self.words)
+
+    @property
+    def dense(self) -> DenseRanker:
+        """The bi-encoder, opened when it is first needed."""
+        if self.encoder is None:
+            raise RankwellError("this first stage has no bi-encoder")
+        return self.models.dense(self.encoder, self.vectors, self.computing)
+
+    def encode(self, queries: Sequence[Query], scope: Scope = EVERYTHING) -> EncodedQueries | None:
+        """The queries as the bi-encoder reads them, if a search needs it; with their words only if they are few."""
+        if not self.encodes:
+            return None
+        words = bool(self.words) and len(queries) <= QUERIES_AT_A_TIME
+        return self.dense.encode(scope.plain(queries), words=words, instruction=scope.instruction)
+
+    def search(
+        self,
+        queries: Sequence[Query],
+        k: int = 1000,
+        scope: Scope = EVERYTHING,
+        *,
+        threads: int = 1,
+        encoded: EncodedQueries | None = None,
+    ) -> Run:
+        """The best ``k`` documents of each query within the ``scope``.
+
+        ``encoded`` are the queries as :meth:`encode` reads them, if they are needed for more than this.
+        """
+        if not self.words or k < 1:
+            return self._find(queries, k, threads, self.encode(queries, scope) if encoded is None else encoded)
+        found, name = dict[str, Ranking](), "BM25"
+        for begin in range(0, len(queries), QUERIES_AT_A_TIME):  # word vectors are large
+            some = queries[begin : begin + QUERIES_AT_A_TIME]
+            read = encoded if encoded is not None and encoded.words else self.encode(some, scope)
+            run = self._find(some, max(k, self.words_depth), threads, read)
+            found |= self.add_words(run, some, read).head(k)
+            name = run.name
+        return Run(found, name=name)
+
+    def _find(self, queries: Sequence[Query], k: int, threads: int, encoded: EncodedQueries | None) -> Run:
+        """The best documents before word vectors re-rank them."""
+        raise NotImplementedError
+
+    def add_words(self, run: Run, queries: Sequence[Query], encoded: EncodedQueries | None = None) -> Run:
+        """A run whose best documents are in the order of its scores and those of the word vectors, by their weight."""
+        if not self.words:
+            return run
+        top = run.head(self.words_depth)
+        words = self.dense.compare_words(top, queries, self.texts, encoded)
+        weights = Shares.beside_model(first=1 - self.words, normalise="z-score")
+        return Run(before_rest(fuse({"first": top, "model": words}, weights), run), name=run.name)
+
+
 @dataclass(frozen=True, eq=False)
-class FirstStage:
+class FirstStage(Finder):
     """An index to search with BM25, a bi-encoder or both.
 
     ``share`` is the bi-encoder's: 0 searches with BM25 alone, 1 with the bi-encoder alone, anything between with both.
@@ -55,73 +161,43 @@ class FirstStage:
     _: KW_ONLY
     vectors: VectorSearch = "auto"
     computing: Computing = DEFAULT_COMPUTING
-
-    def __post_init__(self) -> None:
-        if self.share:
-            Shares.hybrid(self.share)
-        if not 0 <= self.words <= 1:
-            raise RankwellError(f"a weight of {self.words:g} for word vectors; expected a number from 0 to 1")
-        if self.encodes and self.encoder is None:
-            named = (
-                f"weight of {self.share:g} for a bi-encoder" if self.share else f"weight of {self.words:g} for words"
-            )
-            raise RankwellError(f"a {named}, but no bi-encoder is given")
+    models: Models = field(default_factory=Models, repr=False)
+    """What is open; shared by all that :func:`~dataclasses.replace` makes of this."""
 
     @property
-    def encodes(self) -> bool:
-        """Whether a search needs the bi-encoder."""
-        return bool(self.share or self.words)
+    def texts(self) -> Index:
+        """The index, which stores the texts."""
+        return self.index
 
     def search(
         self,
         queries: Sequence[Query],
         k: int = 1000,
+        scope: Scope = EVERYTHING,
         *,
         threads: int = 1,
-        filter: FilterSource | None = None,
-        syntax: bool = False,
+        encoded: EncodedQueries | None = None,
     ) -> Run:
-        """The best ``k`` documents of each query among those that ``filter`` and the query's ``syntax`` select."""
-        index, deep = self.index.filtered(filter), max(k, WORDS_DEPTH) if self.words and k >= 1 else k
-        if syntax:
-            name = "BM25" if not self.share else "hybrid"
-            return index.search_each(
-                queries, lambda view, some: self.with_index(view).search(some, k, threads=threads), name=name
-            )
+        """The best ``k`` documents of each query within the ``scope``; ``encoded`` are the queries, if read before."""
+        if scope.filter is not None:
+            within = replace(self, index=self.index.filtered(scope.filter))
+            return within.search(queries, k, replace(scope, filter=None), threads=threads, encoded=encoded)
+        if scope.syntax:
+            plain, name = replace(scope, syntax=False), "BM25" if not self.share else "hybrid"
+
+            def search_one(view: Index, some: Sequence[Query]) -> Run:
+                return replace(self, index=view).search(some, k, plain, threads=threads, encoded=encoded)
+
+            return self.index.search_each(queries, search_one, name=name)
+        return super().search(queries, k, scope, threads=threads, encoded=encoded)
+
+    def _find(self, queries: Sequence[Query], k: int, threads: int, encoded: EncodedQueries | None) -> Run:
         if not self.share:
-            run = index.search(queries, self.bm25, k=deep, threads=threads)
-        else:
-            from rankwell.rank.dense import search_hybrid
+            return self.index.search(queries, self.bm25, k=k, threads=threads)
+        from rankwell.rank.dense import search_hybrid
 
-            if self.words:
-                self.dense.encode_words([query.text for query in queries])  # and the queries' own vectors
-            run = search_hybrid(index, self.dense, queries, self.share, self.bm25, k=deep, threads=threads)
-        return self.add_words(run, queries).head(k) if self.words else run
-
-    def add_words(self, run: Run, queries: Sequence[Query]) -> Run:
-        """A run whose best documents are in the order of its scores and those of the word vectors, by their weight."""
-        if not self.words:
-            return run
-        top = run.head(WORDS_DEPTH)
-        words = self.dense.compare_words(top, queries, self.index)
-        weights = Shares.beside_model(first=1 - self.words, normalise="z-score")
-        return Run(before_rest(fuse({"first": top, "model": words}, weights), run), name=run.name)
-
-    def with_index(self, index: Index) -> FirstStage:
-        """The same first stage, with the bi-encoder that is open, over another version of the index."""
-        other = replace(self, index=index)
-        if "dense" in vars(self):
-            vars(other)["dense"] = self.dense
-        return other
-
-    @cached_property
-    def dense(self) -> DenseRanker:
-        """The bi-encoder."""
-        from rankwell.rank.dense import DenseRanker
-
-        if self.encoder is None:
-            raise RankwellError("this first stage has no bi-encoder")
-        return DenseRanker(open_encoder(self.encoder, self.computing), vectors=self.vectors)
+        how = {"k": k, "threads": threads}
+        return search_hybrid(self.index, self.dense, queries, self.share, self.bm25, encoded=encoded, **how)
 
     def prepare(self) -> list[Path]:
         """Compute the vectors that are missing; returns the folders that hold them."""
@@ -180,6 +256,44 @@ class FirstStage:
         bm25 = {name: value for name, value in asdict(self.bm25).items() if value is not None}
         words = {"words": self.words} if self.words else {}
         return bm25 if self.encoder is None else {**bm25, "hybrid": self.share, **words}
+
+
+@dataclass(frozen=True, eq=False)
+class GivenRun(Finder):
+    """A run from elsewhere as a first stage: what it lists for a query is what is found.
+
+    ``texts`` are those of its documents. The bi-encoder re-ranks the first ``depth`` of each query as in a
+    :class:`FirstStage`, with the run in the place of BM25.
+    """
+
+    run: Run
+    documents: Texts
+    encoder: Encoder | None = None
+    share: float = 0.0
+    words: float = 0.0
+    _: KW_ONLY
+    depth: int = WORDS_DEPTH
+    vectors: VectorSearch = "auto"
+    computing: Computing = DEFAULT_COMPUTING
+    models: Models = field(default_factory=Models, repr=False)
+
+    @property
+    def texts(self) -> Texts:
+        """The texts of the run's documents."""
+        return self.documents
+
+    @property
+    def words_depth(self) -> int:  # type: ignore[override]
+        """The documents of each query that word vectors re-rank."""
+        return min(self.depth, WORDS_DEPTH)
+
+    def _find(self, queries: Sequence[Query], k: int, threads: int, encoded: EncodedQueries | None) -> Run:
+        run = Run({query.qid: self.run[query.qid] for query in queries if query.qid in self.run}, name=self.run.name)
+        if self.share:
+            top = run.head(self.depth)
+            similarity = self.dense.rerank(top, queries, self.documents, depth=self.depth, encoded=encoded)
+            run = before_rest(fuse({"first": top, "similarity": similarity}, Shares.hybrid(self.share)), run)
+        return run.head(k)
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -27,7 +27,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
 from rankwell.models.checkpoints.config import ConfigChanges
 from rankwell.models.checkpoints.names import DEFAULT, find_model, model_digest
-from rankwell.models.devices import Computing, ComputingOptions, Precision
+from rankwell.models.devices import EXACT, Computing, ComputingOptions, Precision
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.engines.engine import ACTIVATIONS, Engine, LoadedModel, Logits, load
 from rankwell.rank.pairs import (
@@ -405,25 +405,16 @@ def run_ahead(engine: Engine, parts: Iterable[tuple[Sequences, Key]]) -> Iterato
 
 
 def open_ranker(
-    model: str | Path = DEFAULT,
-    *,
-    backend: str = "torch",
-    device: str | None = None,
-    precision: Precision | None = None,
-    trust_remote_code: bool = False,
-    words: bool = False,
-    **options: Any,
+    model: str | Path = DEFAULT, computing: Computing = EXACT, *, words: bool = False, **options: Any
 ) -> AnyRanker:
     """Open a ranker of any kind; with ``words``, a bi-encoder that compares texts word by word.
 
     ``options`` are those of :meth:`Ranker.from_pretrained <rankwell.rank.ranker.Ranker.from_pretrained>`. Raises for
     options that the kind does not support.
     """
-    folder = find_model(model, code=trust_remote_code)
+    options = {name: value for name, value in asdict(computing).items() if value != getattr(EXACT, name)} | options
+    folder = find_model(model, code=options.get("trust_remote_code", False))
     kind = WORDS if words else kind_of(folder)
-    options |= {"trust_remote_code": True} if trust_remote_code else {}
-    computing = {"backend": backend if backend != "torch" else None, "device": device, "precision": precision}
-    options |= {option: value for option, value in computing.items() if value is not None}
     check_kind(folder, kind, **options)
     if kind is None:
         ranker = Ranker(folder, **options)

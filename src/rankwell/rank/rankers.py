@@ -39,6 +39,11 @@ class Reranker(Protocol):
         """Counts of what was truncated so far."""
         ...
 
+    @property
+    def takes_types(self) -> bool:
+        """Whether it reads the queries' types."""
+        ...
+
     def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
         """Re-rank the first ``depth`` candidates of each query."""
         ...
@@ -53,11 +58,6 @@ class AnyRanker(Reranker, Protocol):
     @property
     def template(self) -> Template | None:
         """How query and document form a sequence; ``None`` if the ranker has no template."""
-        ...
-
-    @property
-    def takes_types(self) -> bool:
-        """Whether the ranker reads the queries' types."""
         ...
 
     def predict(self, pairs: Sequence[tuple[str, str]]) -> Scores:

@@ -33,12 +33,12 @@ from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing, chosen_device
 from rankwell.rank.cache import ScoreCache
-from rankwell.rank.first_stage import WORDS_DEPTH
-from rankwell.rank.fusion import Shares, before_rest
+from rankwell.rank.first_stage import GivenRun
+from rankwell.rank.fusion import Shares
 from rankwell.rank.ranker import Ranker, open_ranker
-from rankwell.rank.rankers import WORDS, AnyRanker, Reranker, VectorSearch, check_options, kind_of, open_encoder
-from rankwell.rank.system import System, add_shares, open_searchable
-from rankwell.rank.texts import Texts, find_index, open_texts, worth_keeping
+from rankwell.rank.rankers import WORDS, AnyRanker, Reranker, VectorSearch, check_options, kind_of
+from rankwell.rank.system import System, open_searchable
+from rankwell.rank.texts import Texts, find_index, is_system, open_texts, worth_keeping
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
@@ -114,10 +114,10 @@ class SearchRequest:
         if workers is None:
             run = system.search(queries, k, threads=self.threads, filter=self.filter, syntax=self.syntax)
         else:
-            encoder = None if self.hybrid is None else system.first_stage.dense.encoder
-            deep = max(k, WORDS_DEPTH) if self.words else k
-            run = workers(replace(self, k=deep), system.index, queries, encoder)
-            run = system.first_stage.add_words(run, queries).head(k) if self.words else run
+            first = system.first_stage
+            encoder = None if self.hybrid is None else first.dense.encoder
+            deep = max(k, first.words_depth) if self.words else k
+            run = first.add_words(workers(replace(self, k=deep), system.index, queries, encoder), queries).head(k)
         run = Run(run, name=name or run.name)
         if self.ignore_identical_ids:
             run = run.without_identical_ids().head(self.k)
@@ -140,8 +140,8 @@ class SearchRequest:
 class RerankRequest:
     """What to re-rank, and how; options that are ``None`` are the model's.
 
-    ``queries`` is a question or a file of queries. Without a ``run`` the candidates are what BM25 finds in the
-    collection if it is an index or a system, or all its documents if they are few.
+    ``queries`` is a question or a file of queries. Without a ``run`` the candidates are what a search of the collection
+    finds, if it is an index or a system, or all its documents if they are few.
     ``changes`` replace options of the checkpoint: ``attention``, and ``template`` with some of its fields.
     """
 
@@ -168,29 +168,19 @@ class RerankRequest:
     """The fields of the collection, if it is a file."""
     hybrid: float | None = None
     """For a question: the bi-encoder's weight in the search for candidates."""
-    joined: System | None = None
-    """A system whose own results the run is joined with before, or whose bi-encoder re-ranks it."""
+    system: System | None = None
+    """The system whose search this is, as :meth:`of_system` finds it."""
 
     def of_system(self, depth: int | None) -> RerankRequest:
-        """The same request with what the system ``model`` has: re-ranker, shares, bi-encoder, depth, documents."""
-        system = System.open(self.model)
-        joined = system if self.run is not None and (system.engine or system.ranker is None) else None
-        if system.ranker is None and (joined is None or not system.first_stage.encodes):
+        """The same request by the system ``model``, whose re-ranker, or else bi-encoder, re-ranks as it was fitted."""
+        if any(value is not None for value in (self.fuse, self.blend, self.hybrid)):
+            raise RankwellError("--fuse, --blend and --hybrid go with a model; a system has its own weights")
+        system = System.open(self.model, self.computing)
+        system = replace(system, depth=depth or system.depth)
+        if system.ranker is None and (self.run is None or not (system.engine or system.first_stage.encodes)):
             raise RankwellError(f"{self.model} is a system without a re-ranker; `rankwell search` uses it")
-        if self.fuse is not None or self.blend is not None:
-            raise RankwellError("--fuse and --blend go with a model; a system has its own weights")
-        shares = system.shares or Shares(model=1.0)
-        return replace(
-            self,
-            model=str(system.ranker or ""),
-            joined=joined,
-            collection=self.collection or self.model,
-            depth=depth or system.depth,
-            fuse=shares.first or None,
-            blend=shares.similarity or None,
-            normalise=shares.normalise,
-            encoder=str(system.first_stage.encoder) if shares.similarity else None,
-        )
+        ranker, collection = str(system.ranker or ""), self.collection or self.model
+        return replace(self, model=ranker, collection=collection, depth=system.depth, system=system)
 
     @property
     def shares(self) -> Shares | None:
@@ -210,40 +200,69 @@ class RerankRequest:
             check_options(self.model, kind, **{name: getattr(self, name) for name in names}, **more)
 
     def read(self) -> tuple[Run, list[Query]]:
-        """The candidates, and their queries in the same order."""
+        """The candidates of a run, and their queries in the same order."""
         run, queries = self._read()
         return run.head(self.depth), queries
 
     def _read(self) -> tuple[Run, list[Query]]:
         """The whole run, and its queries in the same order."""
-        listed = read_questions(self.queries)
-        run = self._find(listed) if self.run is None else read_run(self.run)
-        if self.run is not None and is_question(self.queries) and len(run) == 1:
+        assert self.run is not None
+        run, listed = read_run(self.run), self._questions()
+        if is_question(self.queries) and len(run) == 1:
             listed = [replace(listed[0], qid=next(iter(run)))]
-        labels = read_types(self.types) if self.types else {}
-        queries = {query.qid: replace(query, type=labels.get(query.qid)) for query in listed}
+        queries = {query.qid: query for query in listed}
         missing = next((qid for qid in run if qid not in queries), None)
         if missing is not None:
             raise InputError(self.queries, None, f"no query {missing!r}, for which {self.run} has results")
         asked = [queries[qid] for qid in run]
-        return (run if self.joined is None else self.joined.join(run, asked)), asked
+        return (run if self.system is None else self.system.join(run, asked)), asked
 
-    def _find(self, queries: Sequence[Query]) -> Run:
-        """Candidates without a run."""
-        if (index := find_index(self.collection)) is not None:
-            encoder, computing = self.encoder or DEFAULT, vars(self.computing)
-            return System.of_index(index, hybrid=self.hybrid, encoder=encoder, **computing).search(queries, self.depth)
-        documents = islice(resolve_documents(self.collection, self.columns), FEW + 1)
+    def _questions(self) -> list[Query]:
+        labels = read_types(self.types) if self.types else {}
+        return [replace(query, type=labels.get(query.qid)) for query in read_questions(self.queries)]
+
+    def _input(self) -> tuple[Run | None, list[Query]]:
+        """The candidates, unless they are to be searched, and the queries."""
+        if self.run is None:
+            return (None, self._questions()) if find_index(self.collection) is not None else self._listed()
+        return self._read()
+
+    def open(self, run: Run | None, ranker: Reranker | None, device: str | None) -> System:
+        """The system that answers with a ranker, for a run or from what it finds itself."""
+        computing, how = replace(self.computing, device=device), dict[str, Any](ranker=ranker, depth=self.depth)
+        if run is None:
+            return self._searching(find_index(self.collection), computing, how)
+        texts = open_texts(self.collection, run.head(self.depth), self.columns)
+        if self.system is not None:
+            return replace(self.system, **how).given(run, texts)
+        encoder = None if self.blend is None else self.encoder or DEFAULT
+        return System(GivenRun(run, texts, encoder, computing=computing), shares=self.shares, **how)
+
+    def _searching(self, index: Path | None, computing: Computing, how: Mapping[str, Any]) -> System:
+        """The system that finds the candidates for a question in an index, which may be a system's."""
+        if self.system is not None:
+            same = self.collection == str(self.system.folder)
+            return replace(self.system if same else self.system.with_index(Index.open(str(index))), **how)
+        if is_system(self.collection) and self.hybrid is None and self.encoder is None:
+            return replace(System.open(self.collection, computing), shares=self.shares, **how)
+        encoder = self.encoder or DEFAULT
+        return System.of_index(
+            str(index), hybrid=self.hybrid, encoder=encoder, shares=self.shares, computing=computing, **how
+        )
+
+    def _listed(self) -> tuple[Run, list[Query]]:
+        """All documents of a small collection as candidates."""
+        documents, queries = islice(resolve_documents(self.collection, self.columns), FEW + 1), self._questions()
         docids = tuple(document.docid for document in documents)
         if len(docids) > FEW:
             advice = "index it first, to re-rank what a search finds"
             raise RankwellError(f"{self.collection} has more than {FEW:,} documents; {advice}")
-        return Run({query.qid: Ranking.of(docids, range(len(docids), 0, -1)) for query in queries})
+        return Run({query.qid: Ranking.of(docids, range(len(docids), 0, -1)) for query in queries}), queries
 
     def open_ranker(self, device: str | None, cache: ScoreCache | None = None) -> AnyRanker:
         """The model on a device, with this request's windows."""
         computing = replace(self.computing, device=device)
-        ranker = open_ranker(self.model, cache=cache, words=self.words, **vars(computing), **self.changes)
+        ranker = open_ranker(self.model, computing, cache=cache, words=self.words, **self.changes)
         ranker.windows = self._windows(ranker.windows)
         if self.types and not ranker.takes_types:
             raise RankwellError(f"{self.model}: its template has no place for types; add --set template=typed")
@@ -261,38 +280,34 @@ class RerankRequest:
         self, workers: Callable[[RerankRequest], Reranker] | None = None, *, name: str = "rankwell"
     ) -> RunResult:
         """Re-rank. If ``workers`` score a request in the model's place, this process computes on the CPU."""
-        run, queries = self._read()
-        if not self.model and self.joined is not None:
-            if not self.joined.engine:
-                run = before_rest(self.joined.rerank(run, queries), run)
-            return RunResult(Run(run, name=name), f"{len(run):,} queries", queries, self.joined.index)
-        candidates = run.head(self.depth)
+        listed, queries = self._input()
         cache = ScoreCache(self.cache) if self.cache else None
         computing = self.computing
         device = "cpu" if workers is not None and computing.backend == "torch" else computing.device
-        ranker = self.open_ranker(device, cache)
-        request = self if workers is None else self.resolved(ranker)
-        dense = None
-        if self.blend is not None:
-            from rankwell.rank.dense import DenseRanker  # needs torch
-
-            dense = DenseRanker(open_encoder(self.encoder or DEFAULT, replace(request.computing, device=device)))
-        texts = open_texts(self.collection, candidates, self.columns)
-        if worth_keeping(texts, candidates):
+        ranker = self.open_ranker(device, cache) if self.model else None
+        scorer: Reranker | None = ranker if workers is None or ranker is None else workers(self.resolved(ranker))
+        system = self.open(listed, scorer, device)
+        texts, k = system.finder.texts, self.depth if listed is None else max(map(len, listed.values()), default=1)
+        if ranker is not None and listed is not None and worth_keeping(texts, listed.head(self.depth)):
             ranker.store_tokens(texts)
-        scorer = ranker if workers is None else workers(request)
         begin = time.monotonic()
-        scored = scorer.rerank(candidates, queries, texts, depth=self.depth)
-        reranked = add_shares(candidates, scored, self.shares, queries, texts, dense)
-        reranked = Run(before_rest(reranked, run), name=name)
+        run = Run(system.search(queries, k), name=name)
         seconds = time.monotonic() - begin
-        if advice := scorer.truncation.advice():
+        report = f"{len(run):,} queries" if ranker is None else self._report(ranker, scorer, cache, run, seconds)
+        return RunResult(run, report, queries, texts)
+
+    def _report(
+        self, ranker: AnyRanker, scorer: Reranker | None, cache: ScoreCache | None, run: Run, seconds: float
+    ) -> str:
+        """What was computed, in one line; what was cut is a warning."""
+        truncation = (scorer or ranker).truncation
+        if advice := truncation.advice():
             # Rankers without a template have neither of the options that the advice names.
-            warnings.warn(str(scorer.truncation) if ranker.template is None else advice, stacklevel=2)
-        pairs = sum(map(len, candidates.values()))
+            warnings.warn(str(truncation) if ranker.template is None else advice, stacklevel=3)
+        pairs = sum(min(self.depth, len(ranking)) for ranking in run.values())
         report = [
             f"{pairs:,} pair{'s' * (pairs != 1)}, {seconds:.1f} s, {pairs / max(seconds, 1e-9):,.0f} pairs/s",
-            f"{scorer.truncation}",
+            f"{truncation}",
         ]
         if isinstance(ranker, Ranker) and (reduced := ranker.engine.precision) in ("bf16", "int8"):
             report.append(f"scores in {reduced} (exact: --precision fp32)")
@@ -301,7 +316,7 @@ class RerankRequest:
         if deepest > self.depth and (computed := pairs - (cache.hits if cache else 0)):
             deeper = sum(map(len, run.head(deepest).values()))
             report.append(f"--depth {deepest} would take about {duration(seconds * deeper / computed)}")
-        return RunResult(reranked, "; ".join(report), queries, texts)
+        return "; ".join(report)
 
     def _windows(self, default: Windows | None) -> Windows | None:
         """The model's windows, changed as requested."""

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import cached_property, partial
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -33,22 +32,21 @@ from rankwell.core.errors import InputError, RankwellError, folder_error
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.manifest import Manifest, check_seal, file_digest, read_object, write_sealed
 from rankwell.core.shards import MANIFEST, read_plan
+from rankwell.corpus.filters import FilterSource
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing, ComputingOptions
 from rankwell.rank.answers import Answer, read_answers
-from rankwell.rank.first_stage import FIRST_STAGE, FirstStage
+from rankwell.rank.first_stage import FIRST_STAGE, Finder, FirstStage, GivenRun, Scope
 from rankwell.rank.fusion import Shares, before_rest, fuse, fuse_reranked
-from rankwell.rank.ranker import open_ranker
-from rankwell.rank.rankers import AnyRanker, VectorSearch
+from rankwell.rank.rankers import Reranker, VectorSearch, queries_by_id
 from rankwell.rank.texts import INDEX, SYSTEM, Texts, is_system
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index, SearchOptions
-from rankwell.retrieve.syntax import plain_text
 
 if TYPE_CHECKING:
-    from rankwell.rank.dense import DenseRanker
+    from rankwell.rank.dense import DenseRanker, EncodedQueries
 
 VERSION = 3
 DEPTH = 100
@@ -58,42 +56,38 @@ ENCODER, RANKER = "encoder", "ranker"
 _FORMAT = "rankwell-system"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class System:
     """A first stage and, if it has one, a re-ranker with its shares: opened, searched and added to as a whole.
+
+    The parts may lie anywhere; :meth:`save` puts them into one folder. The re-ranker is a folder, a name or an open
+    one. ``engine`` is the share of another engine's results where :meth:`join` is given some. ``computing`` is the
+    re-ranker's; by default that of the first stage.
 
     >>> system = System.open("my-system")                                          # doctest: +SKIP
     >>> system.search("how do bees keep warm", k=3)                                # doctest: +SKIP
     >>> system.add([Document("new-1", "The cluster shivers.")])                    # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        first_stage: FirstStage | Index,
-        *,
-        ranker: str | Path | None = None,
-        depth: int = DEPTH,
-        shares: Shares | None = None,
-        engine: float = 0.0,
-        computing: Computing | None = None,
-    ):
-        """Combine parts that lie anywhere; :meth:`save` puts them into one folder.
+    finder: Finder
+    """The first stage; or a run from elsewhere, for a system that re-ranks it (:meth:`given`)."""
+    _: KW_ONLY
+    ranker: str | Path | Reranker | None = None
+    depth: int = DEPTH
+    shares: Shares | None = None
+    engine: float = 0.0
+    computing: Computing | None = None
+    folder: Path | None = None
+    card: Mapping[str, Any] = field(default_factory=dict)
+    manifest: Mapping[str, Any] = field(default_factory=dict)
 
-        ``engine`` is the share of another engine's results where :meth:`join` is given some. ``computing`` is the
-        re-ranker's; by default that of the first stage.
-        """
-        first_stage = FirstStage(first_stage) if isinstance(first_stage, Index) else first_stage
-        if depth < 1:
-            raise RankwellError(f"a system re-ranks {depth} documents; expected 1 or more")
-        if shares is not None and ranker is None:
-            raise RankwellError(f"the weights are {shares}, but the system has no ranker")
-        if shares is not None and shares.similarity and first_stage.encoder is None:
-            raise RankwellError(f"the weights are {shares}, but the system has no bi-encoder")
-        self.first_stage, self.ranker, self.depth, self.shares = first_stage, ranker, depth, shares
-        self.engine = engine
-        self.computing = first_stage.computing if computing is None else computing
-        self.folder: Path | None = None
-        self.card: Mapping[str, Any] = {}
-        self.manifest: Mapping[str, Any] = {}
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise RankwellError(f"a system re-ranks {self.depth} documents; expected 1 or more")
+        if self.shares is not None and self.ranker is None:
+            raise RankwellError(f"the weights are {self.shares}, but the system has no ranker")
+        if self.shares is not None and self.shares.similarity and self.finder.encoder is None:
+            raise RankwellError(f"the weights are {self.shares}, but the system has no bi-encoder")
 
     def save(
         self,
@@ -114,22 +108,27 @@ class System:
             _link_index(first, temporary / INDEX)
             encoder = None if first.encoder is None else _link_model(first.encoder, temporary / ENCODER)
             if self.ranker is not None:
-                _link_model(self.ranker, temporary / RANKER)
+                _link_model(self._ranker_folder, temporary / RANKER)
             replace(first, index=Index.open(temporary / INDEX), encoder=encoder).save(temporary)
             for name, data in written.items():
                 (temporary / name).write_bytes(data)
             write_table(temporary, [FIRST_STAGE, *written])
             self._describe_in(temporary, self.card if card is None else card)
-        return System.open(folder, **vars(self.computing))
+        return System.open(folder, self.ranks_by)
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], **options: Unpack[ComputingOptions]) -> System:
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        computing: Computing = DEFAULT_COMPUTING,
+        **options: Unpack[ComputingOptions],
+    ) -> System:
         """Open a system. Missing and truncated parts are reported now; :meth:`check` also finds changed ones.
 
         ``options`` are ``device`` and ``precision``, which is the re-ranker's; the bi-encoder's is that of the stored
         vectors.
         """
-        folder, computing = Path(folder), Computing(**options)
+        folder, computing = Path(folder), replace(computing, **options)
         record = _read(folder)
         for name, part in record["parts"].items():
             _check_size(folder, name, part)
@@ -143,13 +142,12 @@ class System:
             system = cls.from_settings(record, folder, computing)
         except TypeError:
             raise InputError(folder / SYSTEM, None, "not the description of a system (its weights)") from None
-        system.folder, system.card, system.manifest = folder, record["card"], record.get("manifest", {})
-        return system
+        return replace(system, folder=folder, card=record["card"], manifest=record.get("manifest", {}))
 
     def settings(self, folder: Path) -> dict[str, Any]:
         """Re-ranker, depth and shares, for a record in ``folder``; the re-ranker's path is relative to it."""
         return {
-            "ranker": None if self.ranker is None else os.path.relpath(self.ranker, folder),
+            "ranker": None if self.ranker is None else os.path.relpath(self._ranker_folder, folder),
             "depth": self.depth,
             "shares": None if self.shares is None else asdict(self.shares),
             "engine": self.engine,
@@ -173,10 +171,11 @@ class System:
         hybrid: float | None = None,
         words: float | None = None,
         encoder: str | Path = DEFAULT,
-        ranker: str | Path | None = None,
+        ranker: str | Path | Reranker | None = None,
         shares: Shares | None = None,
         depth: int = DEPTH,
         vectors: VectorSearch = "auto",
+        computing: Computing = DEFAULT_COMPUTING,
         **options: Unpack[ComputingOptions],
     ) -> System:
         """An index, or its folder, as a system; ``hybrid`` is the share of the bi-encoder ``encoder`` in the search.
@@ -186,70 +185,106 @@ class System:
         """
         opened = index if isinstance(index, Index) else Index.open(index)
         needed = encoder if hybrid or words or (shares is not None and shares.similarity) else None
-        computing = Computing(**options)
+        computing = replace(computing, **options)
         first = FirstStage(opened, bm25, needed, hybrid or 0.0, words or 0.0, vectors=vectors, computing=computing)
         return cls(first, ranker=ranker, depth=depth, shares=shares)
+
+    @property
+    def first_stage(self) -> FirstStage:
+        """The first stage."""
+        if not isinstance(self.finder, FirstStage):
+            raise RankwellError("this system re-ranks a run; it has no first stage of its own")
+        return self.finder
 
     @property
     def index(self) -> Index:
         """The index, with the documents' texts."""
         return self.first_stage.index
 
-    @cached_property
-    def reranker(self) -> AnyRanker:
-        """The re-ranker, loaded when it is first needed."""
+    @property
+    def ranks_by(self) -> Computing:
+        """How the re-ranker computes."""
+        return self.finder.computing if self.computing is None else self.computing
+
+    @property
+    def _ranker_folder(self) -> str | Path:
+        if not isinstance(self.ranker, str | Path):
+            raise RankwellError("the system's re-ranker is open already; give its folder, to save the system")
+        return self.ranker
+
+    @property
+    def reranker(self) -> Reranker:
+        """The re-ranker, opened when it is first needed."""
         if self.ranker is None:
             raise RankwellError("this system has no re-ranker")
-        return open_ranker(self.ranker, **vars(self.computing))
+        if isinstance(self.ranker, str | Path):
+            return self.finder.models.ranker(self.ranker, self.ranks_by)
+        return self.ranker
 
     @overload
     def search(self, queries: str, k: int | None = None, **options: Unpack[SearchOptions]) -> list[Answer]: ...
     @overload
     def search(self, queries: Sequence[Query], k: int | None = None, **options: Unpack[SearchOptions]) -> Run: ...
     def search(
-        self, queries: str | Sequence[Query], k: int | None = None, **options: Unpack[SearchOptions]
+        self,
+        queries: str | Sequence[Query],
+        k: int | None = None,
+        *,
+        threads: int = 0,
+        filter: FilterSource | None = None,
+        syntax: bool = False,
     ) -> list[Answer] | Run:
         """The best ``k`` documents: answers to one question (by default 10), or a run of many (100 each).
 
         The first ``depth`` candidates are re-ranked, the others follow in the order of the first stage. ``filter``
         restricts them by metadata, and ``syntax`` by what queries say, as in :meth:`Index.search`; by default all
-        cores are the ``threads``.
+        cores are the ``threads``. If another process changed the index, it is searched as it was opened or as it is.
         """
-        if isinstance(queries, str):
-            run = self._run([Query("q", queries)], 10 if k is None else k, **options)
-            return self.answers(run.get("q", Ranking.of([], [])))
-        return self._run(queries, 100 if k is None else k, **options)
+        listed, most = ([Query("q", queries)], 10) if isinstance(queries, str) else (queries, 100)
+        how = most if k is None else k, Scope(filter, syntax), threads or os.cpu_count() or 1
+        system = self
+        try:
+            run = self._search(listed, *how)
+        except (RankwellError, OSError):
+            if not isinstance(self.finder, FirstStage) or (index := self.index.refreshed()) is self.index:
+                raise
+            system = self.with_index(index)  # files that were not open yet are gone
+            run = system._search(listed, *how)
+        return system.answers(run.get("q", Ranking.of([], []))) if isinstance(queries, str) else run
 
     def answers(self, ranking: Ranking) -> list[Answer]:
         """The documents of a ranking with their texts."""
-        return read_answers(ranking, self.index)
+        return read_answers(ranking, self.finder.texts)
 
-    def _run(self, queries: Sequence[Query], k: int, **options: Unpack[SearchOptions]) -> Run:
+    def _search(self, queries: Sequence[Query], k: int, scope: Scope, threads: int) -> Run:
+        first = self.finder
         deep = max(k, self.depth) if self.ranker is not None and k >= 1 else k  # the first stage refuses a wrong k
-        options["threads"] = options.get("threads", 0) or os.cpu_count() or 1
-        run = self.first_stage.search(queries, deep, **options)
+        encoded = first.encode(queries, scope) if self.shares is not None and self.shares.similarity else None
+        run = first.search(queries, deep, scope, threads=threads, encoded=encoded)
         if self.ranker is not None:
-            if options.get("syntax"):
-                queries = [replace(query, text=plain_text(query.text)) for query in queries]
-            run = before_rest(self.rerank(run, queries), run).head(k)
+            top, ranker, asked = run.head(self.depth), self.reranker, scope.plain(queries)
+            typed = [replace(query, type=type_for(query, ranker)) for query in asked]
+            scored = ranker.rerank(top, typed, first.texts, depth=self.depth)
+            run = before_rest(self.fuse(top, scored, asked, encoded), run).head(k)
         return run if self.folder is None else Run(run, name="system")
+
+    def given(self, run: Run, texts: Texts | None = None) -> System:
+        """The same system for a run from elsewhere, which takes BM25's place, or with a re-ranker the first stage's."""
+        first, alone = self.finder, self.ranker is None
+        share, words = (first.share, first.words) if alone else (0.0, 0.0)
+        texts = first.texts if texts is None else texts
+        how: dict[str, Any] = {"depth": self.depth, "computing": first.computing, "models": first.models}
+        return replace(self, finder=GivenRun(run, texts, first.encoder, share, words, **how))
 
     def rerank(self, first: Run, queries: Sequence[Query]) -> Run:
         """The first ``depth`` candidates of a run, from any system, in the order of the re-ranker and its shares.
 
         Without a re-ranker, it is the order of the bi-encoder and its word vectors, with the run in the place of BM25.
         """
-        top, stage = first.head(self.depth), self.first_stage
-        if self.ranker is None and stage.encodes:
-            if stage.share:
-                if stage.words:
-                    stage.dense.encode_words([query.text for query in queries])
-                similarity = stage.dense.rerank(top, queries, self.index, depth=self.depth)
-                top = fuse({"first": top, "similarity": similarity}, Shares.hybrid(stage.share))
-            return stage.add_words(top, queries)
-        ranker = self.reranker
-        typed = [replace(query, type=type_for(query, ranker)) for query in queries]
-        return self.fuse(top, ranker.rerank(top, typed, self.index, depth=self.depth), queries)
+        if self.ranker is None and not self.finder.encodes:
+            raise RankwellError("this system has no re-ranker")
+        queries_by_id(first, queries)
+        return self.given(first.head(self.depth)).search(queries, self.depth)
 
     def join(self, run: Run, queries: Sequence[Query]) -> Run:
         """Another engine's results and those of the first stage in one list; the former alone if it has no share."""
@@ -258,16 +293,14 @@ class System:
         found = self.first_stage.search(queries, DEPTH, threads=os.cpu_count() or 1)
         return fuse({"similarity": found, "first": run}, Shares.hybrid(1 - self.engine), depth=DEPTH)
 
-    def fuse(self, first: Run, model: Run, queries: Sequence[Query]) -> Run:
+    def fuse(self, first: Run, model: Run, queries: Sequence[Query], encoded: EncodedQueries | None = None) -> Run:
         """The re-ranker's run of the first stage's candidates, with every part's share in their scores."""
-        dense = self.first_stage.dense if self.shares is not None and self.shares.similarity else None
-        return add_shares(first, model, self.shares, queries, self.index, dense)
+        dense = self.finder.dense if self.shares is not None and self.shares.similarity else None
+        return add_shares(first, model, self.shares, queries, self.finder.texts, dense, encoded)
 
     def with_index(self, index: Index) -> System:
         """The same system, with the models that are open, over another version of the index."""
-        other = object.__new__(System)
-        vars(other).update(vars(self), first_stage=self.first_stage.with_index(index))
-        return other
+        return replace(self, finder=replace(self.first_stage, index=index))
 
     def add(self, documents: Iterable[Document]) -> None:
         """Add documents without refitting: they are appended to the index, and their vectors are computed."""
@@ -352,14 +385,14 @@ class System:
         return f"System({place}{len(self):,} documents: {self.describe()})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(System.open, **vars(self.computing)), (self._saved(),)
+        return System.open, (self._saved(), self.ranks_by)
 
 
 def open_searchable(folder: str | os.PathLike[str], computing: Computing = DEFAULT_COMPUTING, **options: Any) -> System:
     """Open a system, or an index with the options of :meth:`System.of_index`, which a system has settled."""
     if is_system(folder):
-        return System.open(folder, **vars(computing))
-    return System.of_index(folder, **vars(computing), **options)
+        return System.open(folder, computing)
+    return System.of_index(folder, computing=computing, **options)
 
 
 def open_changeable(folder: str | os.PathLike[str]) -> System | Index:
@@ -367,19 +400,25 @@ def open_changeable(folder: str | os.PathLike[str]) -> System | Index:
     return System.open(folder) if is_system(folder) else Index.open(folder)
 
 
-def type_for(query: Query, ranker: AnyRanker) -> str | None:
+def type_for(query: Query, ranker: Reranker) -> str | None:
     """A query's type: as given, or by the rules if the ranker reads types."""
     return rule_type(query.text) if query.type is None and ranker.takes_types else query.type
 
 
 def add_shares(
-    first: Run, model: Run, shares: Shares | None, queries: Sequence[Query], texts: Texts, dense: DenseRanker | None
+    first: Run,
+    model: Run,
+    shares: Shares | None,
+    queries: Sequence[Query],
+    texts: Texts,
+    dense: DenseRanker | None,
+    encoded: EncodedQueries | None = None,
 ) -> Run:
     """A model's run of the candidates ``first``, fused with the other scores that have a share."""
     if shares is None:
         return model
     depth = max(map(len, model.values()), default=1)
-    similarity = None if dense is None else dense.rerank(model, queries, texts, depth=depth)
+    similarity = None if dense is None else dense.rerank(model, queries, texts, depth=depth, encoded=encoded)
     return fuse_reranked(first, model, shares, similarity)
 
 

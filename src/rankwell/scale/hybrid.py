@@ -18,7 +18,7 @@ from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.devices import Precision
-from rankwell.rank.dense import DenseRanker, search_hybrid
+from rankwell.rank.dense import DenseRanker, EncodedQueries, search_hybrid
 from rankwell.rank.passage_vectors import PassageVectors, VectorsJob
 from rankwell.rank.rankers import open_encoder
 from rankwell.rank.requests import SearchRequest
@@ -53,11 +53,15 @@ class ShardedDense(DenseRanker):
         super().__init__(encoder)
         self._index = index
 
-    def _nearest(
-        self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int
-    ) -> Iterable[tuple[Rows, Vectors]]:
-        vectors = self._index.ask_one("encode", queries)
-        return chain.from_iterable(self._index.ask("nearest", vectors, k, stores[0].filter))
+    def encode(
+        self, queries: Sequence[Query], *, words: bool = False, instruction: str | None = None
+    ) -> EncodedQueries:
+        """See :meth:`DenseRanker.encode`; one actor does it."""
+        vectors = self._index.ask_one("encode", [query.text for query in queries])
+        return EncodedQueries([query.qid for query in queries], vectors)
+
+    def _nearest(self, queries: Vectors, stores: Sequence[DocumentStore], k: int) -> Iterable[tuple[Rows, Vectors]]:
+        return chain.from_iterable(self._index.ask("nearest", queries, k, stores[0].filter))
 
 
 def search_hybrid_on(

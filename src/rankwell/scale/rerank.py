@@ -26,6 +26,7 @@ from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.rank.pairs import groups_of_queries
 from rankwell.rank.requests import RerankRequest
+from rankwell.rank.system import type_for
 from rankwell.rank.texts import Texts, digest_texts, make_tokens, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
 from rankwell.scale.search import read_parts, write_part
@@ -100,6 +101,7 @@ class RerankJob:
         device = request.computing.device or ("cpu" if request.computing.backend == "torch" else None)
         ranker = request.open_ranker(device)
         parts, (_, queries) = self._candidates(shards), self._input
+        queries = [replace(query, type=type_for(query, ranker)) for query in queries]
         store = self._stored_texts(shards.config["texts"])
         source = store if store.exists() else request.collection
 
@@ -138,6 +140,8 @@ class ClusterRanker:
 
     job: RerankJob
     cluster: Cluster | None = None
+    takes_types: bool = False
+    """The workers find the types."""
     truncation: TruncationReport = field(default_factory=TruncationReport)
 
     def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:

@@ -13,7 +13,7 @@ from rankwell.corpus.analyser import Word
 from rankwell.corpus.records import Ranking, ranking_order
 from rankwell.rank.answers import match_words
 from rankwell.serve.formats import Answer, Explain, Search
-from rankwell.serve.state import Model, State
+from rankwell.serve.state import Found, Model, State
 
 MOST_WORDS = 100_000
 """Words whose pieces are remembered for each model."""
@@ -78,12 +78,12 @@ def documents_answer(state: State, docids: Sequence[str], fields: Sequence[str] 
     return {"query_matches": [], "query_split_words": [], "documents": shown}
 
 
-def add_words(state: State, query: str, answer: Answer, most: int) -> None:
+def add_words(state: State, query: str, found: Found, answer: Answer, most: int) -> None:
     """Add which words met which to the first documents of an answer, at most ``most``."""
     assert state.system is not None
     first, documents = state.system.first_stage, dict(islice(answer["documents"].items(), most))
     with state.dense_lock:
-        explained = first.dense.explain_words(query, list(documents), first.index)
+        explained = first.dense.explain_words(query, list(documents), first.index, found.encoded)
     names = ("query", "document", "similarity")
     for document, words in zip(documents.values(), explained, strict=True):
         document["words"] = [dict(zip(names, met, strict=True)) for met in words]

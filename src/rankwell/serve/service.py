@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -20,10 +20,11 @@ from rankwell.core.checksums import verify_folder
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.truncation import run_whole
 from rankwell.corpus.query_types import rule_type
-from rankwell.corpus.records import Document, Query, Ranking
+from rankwell.corpus.records import Document, Query
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.rank.engines.engine import probability, relevance
+from rankwell.rank.first_stage import Scope
 from rankwell.rank.system import type_for
 from rankwell.serve.answers import Reranked, add_words, documents_answer, explain_answer, highlight, search_answer
 from rankwell.serve.engine import Batching, Entry, Metrics, OverloadedError, RequestEngine, SearchQueue
@@ -43,6 +44,7 @@ from rankwell.serve.requests import LOG, ApiError, too_late
 from rankwell.serve.state import (
     QID,
     TOKENS_PER_CANDIDATE,
+    Found,
     Holder,
     Model,
     Sources,
@@ -218,10 +220,9 @@ class Service:
         self._check_texts("input", texts)
         if body.instruction is not None and body.input_type == "document":
             raise _invalid("instruction: documents take none; expected the input_type (TEI: prompt_name) query")
-        asked = self._instruct(state, body.instruction, encodes=True)
-        assert asked.system is not None
-        encoder = asked.system.first_stage.dense.encoder
-        encode = encoder.encode_queries if body.input_type == "query" else encoder.encode_documents
+        told, encoder = self._instruct(state, body.instruction, encodes=True), state.system.first_stage.dense.encoder
+        of_queries = partial(encoder.encode_queries, instruction=told)
+        encode = of_queries if body.input_type == "query" else encoder.encode_documents
 
         def encode_part(begin: int) -> Vectors:
             with lock:
@@ -264,29 +265,31 @@ class Service:
         reranks = stages not in state.first_stages
         model = self.model(state, body.model) if reranks or body.model else state.default
         label = self._type(body, model if reranks else None)
-        state = self._instruct(state, body.instruction, model if reranks else None, encodes=stages != "bm25")
+        told = self._instruct(state, body.instruction, model if reranks else None, encodes=stages != "bm25")
         # Admitted before anything is searched: a refusal must not wait for other requests.
         guess = depth * min(TOKENS_PER_CANDIDATE, model.ranker.template.max_length) if reranks and model else 0
         entry = self._admit(guess, deadline) if guess else None
         try:
             first = state.first if reranks else stages
-            job = state, first, body.query, max(depth, body.offset + body.k), filter, body.syntax
+            scope = Scope(filter, body.syntax, told)
+            job = state, first, body.query, max(depth, body.offset + body.k), scope
             with part("search"):
-                candidates, first_ms = await self._admitted(self._searches.submit(job))
+                found, first_ms = await self._admitted(self._searches.submit(job))
+                candidates = found.ranking
             nothing = dict.fromkeys(state.first_stages)
             ms: dict[str, float | None] = {**nothing, first: round(first_ms, 3), "rerank": None, "queue": None}
             reranked = None
             if entry is not None and model is not None:
-                top = candidates.head(depth)
                 how = label, body.instruction if model.ranker.reader.takes_instruction else None, entry, about, ms
-                reranked = await self._rerank_candidates(state, model, query, top, *how)
+                found = replace(found, ranking=candidates.head(depth))
+                reranked = await self._rerank_candidates(state, model, query, found, *how)
             shown_first = None if stages == "rerank" else first
             answer = {**nothing, **search_answer(body, candidates, reranked, first=shown_first)}
             shown = dict.fromkeys(row["docid"] for name in (first, "rerank") for row in answer[name] or ())
             more = await self._prepare(lambda: documents_answer(state, list(shown), body.fields))
             most = self.limits.highlighted
             if body.words:
-                await self._in(self._highlighting, lambda: add_words(state, body.query, more, most))
+                await self._in(self._highlighting, lambda: add_words(state, body.query, found, more, most))
             if body.highlight:
                 await self._in(self._highlighting, lambda: highlight(state, model, body.query, more, most))
             ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
@@ -390,14 +393,14 @@ class Service:
         state: State,
         model: Model,
         query: str,
-        candidates: Ranking,
+        found: Found,
         label: str | None,
         instruction: str | None,
         entry: Entry,
         about: Answer,
         ms: dict[str, float | None],
     ) -> Reranked:
-        docids = candidates.docids
+        docids = found.ranking.docids
 
         def prepare() -> LaidOutPairs:
             documents = state.documents(model, docids) if docids else _NO_PIECES
@@ -407,7 +410,7 @@ class Service:
         ms |= {"rerank": scored.engine_ms, "queue": scored.queue_ms}
         scores = scored.scores
         if state.system is not None and state.system.shares is not None:
-            scores = await self._in(self._preparing, lambda: state.fuse(query, candidates, scored.scores))
+            scores = await self._in(self._preparing, lambda: state.fuse(query, found, scored.scores))
         return Reranked.of(docids, scores, scored.probabilities)
 
     async def _score(
@@ -489,21 +492,22 @@ class Service:
 
     def _instruct(
         self, state: State, instruction: str | None, model: Model | None = None, *, encodes: bool = False
-    ) -> State:
-        """The state with an instruction for its bi-encoder. Refused if neither that nor the re-ranker takes one."""
+    ) -> str | None:
+        """The instruction for the bi-encoder, if it takes one. Refused if the re-ranker takes none either."""
         if instruction is None:
-            return state
+            return None
         self._check_text("instruction", instruction, self.limits.query_characters)
         system = state.system if encodes and state.encoder else None
-        if system is not None and system.first_stage.dense.encoder.takes_instruction:
+        if system is not None and (encoder := system.first_stage.dense.encoder).takes_instruction:
             try:
-                return state.asking(instruction)
+                encoder.check_instruction(instruction)
             except RankwellError as error:
                 raise _invalid(f"instruction: {error}") from None
+            return instruction
         if model is None or not model.ranker.reader.takes_instruction:
             names = [name for name in (system and state.encoder, model and model.name) if name]
             raise _invalid(f"instruction: not taken by {' or '.join(names) or 'BM25'}")
-        return state
+        return None
 
     def _text(self, state: State, docid: str) -> str:
         if state.index is None:

@@ -11,18 +11,16 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rankwell.core.arrays import Scores
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
-from rankwell.corpus.filters import Filter
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
@@ -30,15 +28,18 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model, published_name
-from rankwell.models.devices import Computing
+from rankwell.models.devices import EXACT, Computing
 from rankwell.rank.engines.engine import load
-from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.first_stage import EVERYTHING, FirstStage, Scope
+from rankwell.rank.models import Models
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.system import DEPTH, System
 from rankwell.retrieve.index import Index
 from rankwell.serve.describe import example_queries
 
-EXACT = Computing(precision=None)
+if TYPE_CHECKING:
+    from rankwell.rank.dense import EncodedQueries
+
 NO_MODEL = "no re-ranker is served; add one with --model"
 QID = "query"
 """The id of a request's query in the runs that are fused."""
@@ -73,9 +74,9 @@ class Sources:
         if self.index is None:
             return None
         if self.is_system:
-            return System.open(self.index, **vars(self.computing))
+            return System.open(self.index, self.computing)
         ranker = self.models[0] if self.models else None
-        return System.of_index(self.index, ranker=ranker, **search, **vars(self.computing))
+        return System.of_index(self.index, ranker=ranker, computing=self.computing, **search)
 
 
 def default_models(index: Path | None, backend: str) -> tuple[str, ...]:
@@ -144,6 +145,14 @@ class Model:
 
 
 @dataclass(frozen=True, eq=False)
+class Found:
+    """What a search finds for a query, and the query as the bi-encoder read it, if it did."""
+
+    ranking: Ranking
+    encoded: EncodedQueries | None
+
+
+@dataclass(frozen=True, eq=False)
 class State:
     """An index and models, ready to use."""
 
@@ -154,6 +163,8 @@ class State:
     encoder: str | None = None
     """The name of the bi-encoder, if there is one."""
     aliases: Mapping[str, str] = field(default_factory=dict)
+    examples: Sequence[str] = ()
+    """Queries that the page suggests."""
     dense_lock: threading.Lock = field(default_factory=threading.Lock)
     """Of the bi-encoder, which two threads must not use at once. The index's analyser needs no lock: only the one
     search queue uses it."""
@@ -171,33 +182,26 @@ class State:
         """The name of the default search."""
         return next(iter(self.first_stages))
 
-    def search(
-        self, name: str, queries: Sequence[str], k: int, filter: Filter | None = None, syntax: bool = False
-    ) -> list[Ranking]:
+    def search(self, name: str, queries: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Found]:
         """The best ``k`` documents for each query; vectors are read once for all of them."""
         first = self.first_stages[name]
         named = [Query(str(number), query) for number, query in enumerate(queries)]
         with self.dense_lock if first.encodes else nullcontext():
-            run = first.search(named, k, filter=filter, syntax=syntax)
-        return [run.get(query.qid, NOTHING) for query in named]
+            encoded = first.encode(named, scope)
+            run = first.search(named, k, scope, encoded=encoded)
+        read = [None if encoded is None else encoded.of([query.qid]) for query in named]
+        return [Found(run.get(query.qid, NOTHING), own) for query, own in zip(named, read, strict=True)]
 
-    def asking(self, instruction: str) -> State:
-        """The same, with an instruction in the prompt of the bi-encoder's queries."""
+    def fuse(self, query: str, found: Found, scores: Scores) -> Scores:
+        """The model's scores of what was found, in its order, fused with the other scores that have a share."""
         assert self.system is not None
-        other, system = copy(self), self.system.with_index(self.system.index)
-        vars(system.first_stage)["dense"] = self.system.first_stage.dense.asking(instruction)
-        vars(other)["system"] = system
-        vars(other).pop("first_stages", None)
-        return other
-
-    def fuse(self, query: str, candidates: Ranking, scores: Scores) -> Scores:
-        """The model's scores of the candidates, in their order, fused with the other scores that have a share."""
-        assert self.system is not None
+        candidates = found.ranking
         if self.system.shares is None or not len(candidates):
             return scores
         first, model = Run({QID: candidates}), Run({QID: Ranking.of(candidates.docids, scores)})
+        encoded = None if found.encoded is None else replace(found.encoded, qids=[QID])
         with self.dense_lock if self.system.shares.similarity else nullcontext():
-            fused = dict(self.system.fuse(first, model, [Query(QID, query)])[QID])
+            fused = dict(self.system.fuse(first, model, [Query(QID, query)], encoded)[QID])
         return np.array([fused[docid] for docid in candidates.docids], np.float32)
 
     def describe_shares(self) -> dict[str, Any] | None:
@@ -261,11 +265,6 @@ class State:
         return self.index is not None and self.index.has_texts
 
     @cached_property
-    def examples(self) -> list[str]:
-        """Queries that the page suggests."""
-        return example_queries(self.index) if self.index is not None else []
-
-    @cached_property
     def tokens(self) -> dict[str, StoredTokens | None]:
         """For each model the tokens of all documents, if the index has them."""
         if self.index is None:
@@ -286,22 +285,21 @@ class State:
         )
 
 
-SearchJob = tuple[State, str, str, int, Filter | None, bool]
-"""A request: what is searched, the name of its first stage, the query, the number of documents, their filter, and
-whether the query is of the syntax."""
+SearchJob = tuple[State, str, str, int, Scope]
+"""A request: what is searched, the name of its first stage, the query, the number of documents, and their scope."""
 
 
-def search_together(jobs: Sequence[SearchJob]) -> list[tuple[Ranking, float]]:
+def search_together(jobs: Sequence[SearchJob]) -> list[tuple[Found, float]]:
     """The documents of each job and the milliseconds they took; jobs that differ in the query only go together."""
-    alike: dict[tuple[State, str, int, Filter | None, bool], list[int]] = {}
-    for number, (state, first, _, k, filter, syntax) in enumerate(jobs):
-        alike.setdefault((state, first, k, filter, syntax), []).append(number)
-    results: dict[int, tuple[Ranking, float]] = {}
-    for (state, first, k, filter, syntax), numbers in alike.items():
+    alike: dict[tuple[State, str, int, Scope], list[int]] = {}
+    for number, (state, first, _, k, scope) in enumerate(jobs):
+        alike.setdefault((state, first, k, scope), []).append(number)
+    results: dict[int, tuple[Found, float]] = {}
+    for (state, first, k, scope), numbers in alike.items():
         begin = time.perf_counter()
-        rankings = state.search(first, [jobs[number][2] for number in numbers], k, filter, syntax)
+        found = state.search(first, [jobs[number][2] for number in numbers], k, scope)
         ms = 1000 * (time.perf_counter() - begin)
-        results |= {number: (ranking, ms) for number, ranking in zip(numbers, rankings, strict=True)}
+        results |= {number: (one, ms) for number, one in zip(numbers, found, strict=True)}
     return [results[number] for number in range(len(jobs))]
 
 
@@ -342,10 +340,11 @@ def open_state(sources: Sources, generation: int = 1) -> State:
     for alias, name in sources.aliases.items():
         if name not in (*models, encoder):
             raise RankwellError(f"alias {alias}: no model called {name} is served; expected {', '.join(models)}")
-    state = State(system, models, generation, encoder, sources.aliases)
+    examples = example_queries(system.index) if system is not None else ()
+    state = State(system, models, generation, encoder, sources.aliases, examples)
     if system is not None:
         state.search(state.first, [WARM_UP], 1)
-    state.tokens, state.examples  # noqa: B018  (loaded now rather than at the first request)
+    state.tokens  # noqa: B018  (loaded now rather than at the first request)
     return state
 
 
@@ -394,7 +393,8 @@ class Holder:
         self.sources = sources
         self.state = open_state(sources)
         self._lock = threading.Lock()
-        self._writer: FirstStage | None = None
+        self._written_by = Models()
+        """What encodes new documents beside searches."""
         self._writer_lock = threading.Lock()
         self._reloads: set[threading.Thread] = set()
 
@@ -420,7 +420,6 @@ class Holder:
                 with state.dense_lock:
                     first.prepare_stores(index.documents.stores)
             fresh = replace(state, system=state.system.with_index(index), generation=state.generation + 1)
-            vars(fresh)["examples"] = state.examples
             fresh.search(fresh.first, [WARM_UP], 1)
             fresh.tokens  # noqa: B018  (loaded now rather than at the next request)
             self.state = fresh
@@ -461,8 +460,7 @@ class Holder:
 
     def _writing(self, first: FirstStage, index: Index) -> FirstStage:
         """A first stage with a bi-encoder of its own, for what is computed beside searches."""
-        self._writer = replace(first, index=index) if self._writer is None else self._writer.with_index(index)
-        return self._writer
+        return replace(first, index=index, models=self._written_by)
 
     def reload(self) -> Future[State]:
         """Reopen the sources in a thread that does not keep the process alive.
@@ -476,7 +474,7 @@ class Holder:
             try:
                 with self._lock:
                     fresh = self.state = open_state(self.sources, self.state.generation + 1)
-                    self._writer = None
+                    self._written_by = Models()
                 result.set_result(fresh)
             except BaseException as error:
                 result.set_exception(error)

@@ -116,8 +116,10 @@ def _from_the_hub(name: str, files: list[str]) -> Path:
 
 _BESIDE = {".md", ".jsonl", ".log", ".png", ".html", ".tsv", ".csv", ".gz"}
 """Cards, logs, pictures, pages and runs, which lie beside a model and are no part of it."""
-_ENCODER_FILES = ("*.safetensors", "*.py", "*.model", "config.json", "tokenizer*", "vocab*", "merges.txt")
-_ENCODER_FILES += ("special_tokens_map.json", "added_tokens.json")
+_ENCODER_FILES = [
+    *("*.safetensors", "*.py", "*.model", "config.json", "tokenizer*", "vocab*", "merges.txt"),
+    *("special_tokens_map.json", "added_tokens.json"),
+]
 
 
 def model_files(folder: str | os.PathLike[str]) -> list[Path]:
