@@ -49,7 +49,7 @@ def make_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeIndex]:
                 else:
                     builder.add_weighted(DocumentBatch(names, contents), [weights[name] for name in names])
             builder.finish()
-            segments.append(Segment(folder / str(number)))
+            segments.append(Segment.open(folder / str(number)))
         return Index(folder, analyzer, segments, {})
 
     yield make

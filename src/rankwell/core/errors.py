@@ -5,6 +5,7 @@ The command line prints them without a traceback and exits with code 2; any othe
 
 from __future__ import annotations
 
+import copyreg
 import os
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -16,13 +17,7 @@ class RankwellError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # By default, copying or pickling an exception calls its class with the message alone, but subclasses take other
         # arguments.
-        return _rebuild, (type(self), self.args, self.__dict__)
-
-
-def _rebuild(kind: type[RankwellError], args: tuple[Any, ...], state: dict[str, Any]) -> RankwellError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(state)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(RankwellError):

@@ -8,14 +8,13 @@ copy in the page cache. A store is written once and never changed: token ids com
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -124,12 +123,11 @@ class StoreWriter:
 
 
 class DocumentStore:
-    """Documents by id, in memory or read from disk when they are needed."""
+    """Documents by id, in memory or read from disk when they are needed.
 
-    deleted: NDArray[np.bool_] | None = None
-    """Which documents were deleted. They keep their places, but are not found by their ids."""
-    filter: Filter | None = None
-    """What restricts searches, but neither statistics nor reading."""
+    Those ``deleted`` keep their places, but are not found by their ids. ``filter`` and ``mask`` restrict searches, but
+    neither statistics nor reading.
+    """
 
     def __init__(
         self,
@@ -138,21 +136,26 @@ class DocumentStore:
         texts: Ragged | None,
         titles: MappedArray | None = None,
         columns: Mapping[str, Column] | None = None,
+        *,
+        deleted: NDArray[np.bool_] | None = None,
+        filter: Filter | None = None,
+        mask: NDArray[np.bool_] | None = None,
+        tokens: dict[str, Ragged] | None = None,
     ):
         self._folder, self.in_memory = folder, folder is None
         self.docids = docids
         self._texts = texts
         self._titles = titles
         self.columns = columns or {}
-        self._tokens: dict[str, Ragged] = {}
+        self.deleted, self.filter, self._mask = deleted, filter, mask
+        self._tokens: dict[str, Ragged] = {} if tokens is None else tokens
 
-    def view(self, deleted: NDArray[np.bool_] | None, filter: Filter | None) -> Self:
-        """The same store, sharing its files, with these documents marked as deleted and this filter."""
-        other = copy.copy(self)
-        other.deleted, other.filter = deleted, filter
-        for name in ("allowed", "live"):
-            vars(other).pop(name, None)
-        return other
+    def view(
+        self, deleted: NDArray[np.bool_] | None, filter: Filter | None, mask: NDArray[np.bool_] | None = None
+    ) -> DocumentStore:
+        """The same store, sharing its files, with these documents marked as deleted and searched as these say."""
+        parts = self._folder, self.docids, self._texts, self._titles, self.columns
+        return DocumentStore(*parts, deleted=deleted, filter=filter, mask=mask, tokens=self._tokens)
 
     @cached_property
     def live(self) -> int:
@@ -161,12 +164,11 @@ class DocumentStore:
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_] | None:
-        """The documents that a search may find: not deleted, and selected by the filter; None if these are all."""
-        kept = None if self.deleted is None else ~self.deleted
-        if self.filter is None:
-            return kept
-        selected = self.filter.select(self.columns, len(self))
-        return selected if kept is None else selected & kept
+        """The documents that a search may find: not deleted, and selected by filter and mask; None if these are all."""
+        masks = [] if self.deleted is None else [~self.deleted]
+        masks += [] if self.filter is None else [self.filter.select(self.columns, len(self))]
+        masks += [] if self._mask is None else [self._mask]
+        return reduce(np.logical_and, masks) if masks else None
 
     @classmethod
     def of_texts(cls, texts: Mapping[str, str], titles: Sequence[int] = ()) -> DocumentStore:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from copy import copy
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,9 @@ from rankwell.corpus.lexicon import Lexicon
 from rankwell.inputs.pieces import Pieces, stem_number
 from rankwell.inputs.prompts import Frame, Prompt
 from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens
+
+if TYPE_CHECKING:
+    from _thread import LockType
 
 LONGEST_WORD = 500
 """The longest word, in characters, that a tokenizer may split; BERT's split words of up to 100."""
@@ -49,18 +51,28 @@ def marker_names() -> list[str]:
 class Tokenizer:
     """A fast tokenizer behind a lock, because it must not be used by two threads at once."""
 
-    def __init__(self, backend: Any, names: dict[str, str] | None = None, max_length: int | None = None):
+    def __init__(
+        self,
+        backend: Any,
+        names: dict[str, str] | None = None,
+        max_length: int | None = None,
+        *,
+        prompt: Prompt | None = None,
+        lock: LockType | None = None,
+    ):
+        """``lock`` is that of another tokenizer with this backend."""
         self._backend = backend
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        # A text that spells [SEP] or [e1] gets brackets and letters: only templates write special tokens.
-        self._backend.encode_special_tokens = True
+        if lock is None:
+            self._backend.no_truncation()
+            self._backend.no_padding()
+            # A text that spells [SEP] or [e1] gets brackets and letters: only templates write special tokens.
+            self._backend.encode_special_tokens = True
         self._names = {**_SPECIAL_NAMES, **(names or {})}
         self.max_length = max_length
         """The sequence length the checkpoint was made for, if it says so."""
-        self._lock = Lock()
+        self._lock = lock or Lock()
         self._analyzer = Analyzer.english()
-        self.prompt: Prompt | None = None
+        self.prompt = prompt
         """What a language model reads around query and document."""
 
     @classmethod
@@ -169,10 +181,8 @@ class Tokenizer:
     def asking(self, instruction: str) -> Tokenizer:
         """The same tokenizer with another instruction in its prompt, which has one."""
         assert self.prompt is not None
-        other = copy(self)
-        other.__dict__.pop("frame", None)
-        other.prompt = self.prompt.asking(instruction)
-        return other
+        prompt = self.prompt.asking(instruction)
+        return Tokenizer(self._backend, self._names, self.max_length, prompt=prompt, lock=self._lock)
 
     def literal(self, text: str) -> NDArray[np.int32]:
         """The ids of a part of a prompt, in which special tokens are spelled out."""
@@ -234,8 +244,10 @@ class Tokenizer:
             raise RankwellError(f"the vocabulary already has the token {known}, but not all markers in order")
         pieces = [self._backend.encode(name, add_special_tokens=False).ids for name in names]
         self._backend.add_tokens([AddedToken(name, normalized=False, special=True) for name in names])
-        for stale in ("digest", "_first_marker"):
-            self.__dict__.pop(stale, None)
+        with suppress(AttributeError):  # known from before
+            del self._first_marker
+        with suppress(AttributeError):
+            del self.digest
         return pieces
 
     def encode(self, texts: Sequence[str], *, stems: bool = False) -> Pieces:

@@ -132,7 +132,7 @@ class Ranker:
         self.cache, self.identity = cache, identity
         self.name = str(model)
         self._process = os.getpid()
-        given: dict[str, Any] = {**vars(computing), "windows": windows, "engine": engine, **changes}
+        given: dict[str, Any] = {**asdict(computing), "windows": windows, "engine": engine, **changes}
         given["instruction"] = instruction
         self._made_of: tuple[Any, ...] | None = folder, given, getattr(cache, "path", None)
 

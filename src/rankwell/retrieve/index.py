@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,7 +127,7 @@ class Index:
         data = description["manifest"].get("data")
         hashes = data if isinstance(data, dict) else {}
         segments = [
-            known.get((name, str(hashes.get(name)))) or Segment(folder / name) for name in description["segments"]
+            known.get((name, str(hashes.get(name)))) or Segment.open(folder / name) for name in description["segments"]
         ]
         for segment in segments:
             if hashes.get(segment.folder.name, segment.data_hash) != segment.data_hash:
@@ -214,7 +214,7 @@ class Index:
                 except RepeatedIdError as error:
                     raise error.within(documents) from None
                 builder.finish()
-            segment = Segment(folder / name)
+            segment = Segment.open(folder / name)
             if exists and not append:
                 with suppress(RankwellError):  # the old index may be damaged, and overwritten for that reason
                     keep_vectors((current or Index.open(folder)).documents, segment.store, renamed=current is None)
@@ -243,11 +243,10 @@ class Index:
             self._views[parsed] = view
         return self._views[parsed]
 
-    def _view(self, segments: Sequence[Segment]) -> Index:
+    def _view(self, segments: Sequence[Segment]) -> Self:
         """The same index with other views of its segments."""
-        view = object.__new__(type(self))
-        vars(view).update(vars(self), segments=tuple(segments), _views={})
-        view.documents = NumberedDocuments([segment.store for segment in segments], f"in the index {self.folder}")
+        view = type(self)(self.folder, self.analyzer, segments, self.manifest)
+        view.filter, view._stamp, view._temporary = self.filter, self._stamp, self._temporary
         return view
 
     def check_syntax(self, query: str) -> str:

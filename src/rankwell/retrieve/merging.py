@@ -71,7 +71,7 @@ def merge_segments(segments: Sequence[Segment], folder: Path, analyzer: Analyzer
             for terms, counts, documents, frequencies in segment.live_postings():
                 builder.add_postings(terms, counts, documents + first, frequencies)
         builder.finish()
-    merged = Segment(folder)
+    merged = Segment.open(folder)
     stores = [segment.store for segment in segments]
     _copy_tokens(stores, merged.store)
     keep_vectors(NumberedDocuments(stores, "in these segments"), merged.store)

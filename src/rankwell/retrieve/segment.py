@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import Array, gather, pack_strings
 from rankwell.core.errors import InputError
-from rankwell.core.mapped import ArrayFolder
+from rankwell.core.mapped import ArrayFolder, MappedArray
 from rankwell.corpus.filters import Filter
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore
@@ -39,6 +38,7 @@ _CHUNK_DTYPES: dict[str, type] = {
 Norms = tuple[NDArray[np.float32], np.float32, np.float32]
 
 
+@dataclass(eq=False)
 class Segment:
     """The postings and documents of one segment folder.
 
@@ -47,75 +47,97 @@ class Segment:
     no kernel leaves its arrays.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    folder: Path
+    data_hash: str
+    window_bits: int
+    store: DocumentStore
+    terms: Lexicon
+    _arrays: ArrayFolder
+    _whole_length: float
+    _lengths: MappedArray
+    _posting_begins: MappedArray
+    _chunk_ends: MappedArray
+    _tie_documents: MappedArray
+    _ties: MappedArray
+    _postings: MappedArray
+    _frequencies: MappedArray
+    _chunks: Sequence[MappedArray]
+    chunk_begins: NDArray[np.int64]
+    _checked_terms: NDArray[np.bool_]
+    """Which terms' postings were verified; the last, term -1, has none."""
+    _deleted_counts: NDArray[np.int64]
+    """In how many of the deleted documents each term occurs; -1 if that was not counted yet."""
+    _known_norms: dict[tuple[float, float, float], Norms] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def open(cls, folder: Path) -> Segment:
+        """Open a segment. Everything is mapped now, so an index that is replaced while it is open stays readable."""
         try:
-            self._arrays = arrays = ArrayFolder(folder)
+            arrays = ArrayFolder(folder)
             info = json.loads(arrays.read_bytes("segment.json"))
             if (version := info["version"]) != SEGMENT_VERSION:
                 problem = f"an index of version {version}; this rankwell reads {SEGMENT_VERSION}: build it again"
                 raise InputError(folder, None, problem)
-            self._whole_length = float(info["total_length"])
-            self.data_hash = str(info["data_hash"])
-            self.window_bits = int(info["window_bits"])
+            length, data_hash, bits = float(info["total_length"]), str(info["data_hash"]), int(info["window_bits"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise InputError(folder, None, "not a segment of an index (no readable segment.json)") from None
-        self.terms = Lexicon.open(arrays, "terms")
-        self._lengths = arrays.map("lengths", np.float32)
-        self._posting_begins = arrays.map("posting_begins", np.int64)
-        self._chunk_ends = arrays.map("chunk_ends", np.int64)
-        # Everything is mapped now, so an index that is replaced while it is open stays readable.
-        self.store = DocumentStore.open(folder / "documents")
-        self._tie_documents, self._ties = arrays.map("tie_documents", np.uint32), arrays.map("ties", np.uint32)
-        self._postings, self._frequencies = arrays.map("postings", np.uint16), arrays.map("frequencies")
-        if self._frequencies.values.dtype not in _FREQUENCY_DTYPES:
-            raise InputError(self._frequencies.path, None, f"unexpected type {self._frequencies.values.dtype}")
-        self._chunks = [arrays.map(name, dtype) for name, dtype in _CHUNK_DTYPES.items()]
-        self.posting_begins, self.chunk_begins = self._posting_begins.values, self._read_chunk_begins()
-        self._checked_terms = np.zeros(len(self.terms) + 1, bool)
-        self._checked_terms[-1] = True  # term -1, which has no postings
-        self._check_lengths()
-        self._deleted_counts = np.empty(0, np.int64)
-        self._known_norms: dict[tuple[float, float, float], Norms] = {}
+        terms, ends = Lexicon.open(arrays, "terms"), arrays.map("chunk_ends", np.int64)
+        checked = np.zeros(len(terms) + 1, bool)
+        checked[-1] = True
+        segment = cls(
+            folder,
+            data_hash,
+            bits,
+            store=DocumentStore.open(folder / "documents"),
+            terms=terms,
+            _arrays=arrays,
+            _whole_length=length,
+            _lengths=arrays.map("lengths", np.float32),
+            _posting_begins=arrays.map("posting_begins", np.int64),
+            _chunk_ends=ends,
+            _tie_documents=arrays.map("tie_documents", np.uint32),
+            _ties=arrays.map("ties", np.uint32),
+            _postings=arrays.map("postings", np.uint16),
+            _frequencies=arrays.map("frequencies"),
+            _chunks=[arrays.map(name, dtype) for name, dtype in _CHUNK_DTYPES.items()],
+            chunk_begins=np.concatenate([np.zeros(1, np.int64), ends.values]),
+            _checked_terms=checked,
+            _deleted_counts=np.empty(0, np.int64),
+        )
+        segment._check_lengths()
+        return segment
 
-    def without(self, deleted: NDArray[np.bool_] | None) -> Self:
+    @property
+    def posting_begins(self) -> NDArray[np.int64]:
+        """Where the postings of each term begin, and at last where they end."""
+        begins: NDArray[np.int64] = self._posting_begins.values
+        return begins
+
+    def without(self, deleted: NDArray[np.bool_] | None) -> Segment:
         """The same segment, sharing its files, with these documents marked as deleted."""
-        other = self._view(self.store.view(deleted, None))
-        vars(other).pop("total_length", None)
+        counts = self._deleted_counts
         if deleted is not None:
-            other._deleted_counts = np.full(len(self.terms) + 1, -1, np.int64)
-            other._deleted_counts[-1] = 0
-        return other
+            counts = np.full(len(self.terms) + 1, -1, np.int64)
+            counts[-1] = 0
+        return replace(self, store=self.store.view(deleted, None), _deleted_counts=counts)
 
     @cached_property
     def total_length(self) -> float:
         """The sum of the lengths of the documents that are not deleted, counted when it is first needed."""
         return self._whole_length if self.store.deleted is None else float(self.live_lengths().sum(dtype=np.float64))
 
-    def filtered(self, filter: Filter | None) -> Self:
+    def filtered(self, filter: Filter | None) -> Segment:
         """The same segment; only documents that the filter selects are found, by the statistics of all."""
-        return self._view(self.store.view(self.store.deleted, filter))
+        return replace(self, store=self.store.view(self.store.deleted, filter))
 
-    def masked(self, mask: NDArray[np.bool_]) -> Self:
+    def masked(self, mask: NDArray[np.bool_]) -> Segment:
         """The same segment; only documents of the mask are found, by the statistics of all."""
-        store = self.store.view(self.store.deleted, self.store.filter)
-        store.allowed = mask if self.store.allowed is None else mask & self.store.allowed
-        return self._view(store)
-
-    def _view(self, store: DocumentStore) -> Self:
-        other = copy.copy(self)
-        other.store = store
-        vars(other).pop("_selected", None)
-        other._known_norms = {}
-        return other
-
-    def _read_chunk_begins(self) -> NDArray[np.int64]:
-        begins = np.zeros(len(self._chunk_ends.values) + 1, np.int64)
-        begins[1:] = self._chunk_ends.values
-        return begins
+        return replace(self, store=self.store.view(self.store.deleted, self.store.filter, mask))
 
     def _check_lengths(self) -> None:
-        """Raise unless the arrays have lengths that go together."""
+        """Raise unless the arrays have types and lengths that go together."""
+        if self._frequencies.values.dtype not in _FREQUENCY_DTYPES:
+            raise InputError(self._frequencies.path, None, f"unexpected type {self._frequencies.values.dtype}")
         terms, documents = len(self.terms) + 1, len(self)
         same: list[tuple[int, list[Sized]]] = [
             (terms, [self.posting_begins, self.chunk_begins]),

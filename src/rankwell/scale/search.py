@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from rankwell.rank.requests import SearchRequest
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, Statistics, search_segments
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.numbering import join_hits
+from rankwell.retrieve.segment import Segment
 from rankwell.scale.workers import RETRIES, Cluster
 
 
@@ -130,6 +131,11 @@ class ShardedIndex(Index):
             finally:
                 for actor in index.actors:
                     ray.kill(actor)
+
+    def _view(self, segments: Sequence[Segment]) -> Self:
+        view = super()._view(segments)
+        view.actors = self.actors
+        return view
 
     def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
         """See :meth:`Index.search_terms`; ``threads`` is per actor."""
