@@ -32,6 +32,9 @@ LEVEL = {layer: level for level, row in enumerate(ROWS) for layer in row}
 ONLY_FOR = {"sample": {"cli", "rank"}}  # the bundled data is for the demo and for comparing precisions
 
 
+SURGERY = r"copy\.copy\(|\bcopy\(self\)|object\.__new__|__dict__\.|vars\([^)]*\)(\[|\.(update|pop)\()"
+
+
 def name_of(path: Path) -> str:
     parts = path.relative_to(ROOT.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -186,3 +189,9 @@ def test_init_files_hold_no_logic() -> None:
     for path in ROOT.glob("*/**/__init__.py"):
         kinds = {type(node) for node in ast.parse(path.read_text(encoding="utf-8")).body}
         assert kinds <= {ast.Expr, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign}, path
+
+
+def test_objects_are_made_by_their_classes_alone() -> None:
+    """Values are copied by ``replace``, and what is open is held: nothing is cloned behind the back of its class."""
+    lines = [(name_of(path), line) for path in MODULES for line in path.read_text(encoding="utf-8").splitlines()]
+    assert not [(name, line.strip()) for name, line in lines if re.search(SURGERY, line)]

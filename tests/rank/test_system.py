@@ -9,6 +9,7 @@ import pickle
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,27 @@ def test_added_documents_are_found_and_only_their_vectors_are_computed(hybrid: F
     assert list((tmp_path / "system" / "index" / "segment-0002").rglob("*.f16"))
     assert opened.check().without == 0
     assert len(hybrid.index) == len(Index.open(hybrid.index.folder)) == 60  # the index it came from is unchanged
+
+
+@pytest.mark.parametrize("words", [0.0, 0.5])
+def test_a_system_that_was_open_before_a_change_by_another_answers(
+    hybrid: FirstStage, tmp_path: Path, words: float
+) -> None:
+    folder = System(replace(hybrid, words=words)).save(tmp_path / "system").folder
+    assert folder is not None
+    opened, searched = System.open(folder), System.open(folder)
+    before = searched.search(QUERIES, k=5)
+    other = System.open(folder)
+    other.add([Document("new", "bee honey in winter")])
+    other.delete([f"d{number}" for number in range(30)])
+    other.merge()
+    assert not (folder / "index" / "segment-0001").exists()
+    assert opened.search(QUERIES, k=5) == System.open(folder).search(QUERIES, k=5)  # its vectors were not open yet
+    assert "new" in [answer.docid for answer in opened.search("bee honey in winter", k=5)]
+    assert searched.search(QUERIES, k=5) == before
+    shutil.rmtree(folder)
+    with pytest.raises((OSError, RankwellError)):
+        opened.search(QUERIES, k=5)
 
 
 def test_a_repeated_document_is_refused_and_changes_nothing(index: Index, tmp_path: Path) -> None:
