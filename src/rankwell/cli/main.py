@@ -31,7 +31,7 @@ PACKAGE = Path(__file__).parents[1]
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "models"),
     "accelerate": "train",
-    **dict.fromkeys(("onnx", "onnxruntime", "openvino"), "onnx"),
+    **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "serve"),
     "matplotlib": "plots",
     "ray": "scale",
