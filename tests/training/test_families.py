@@ -11,7 +11,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 sentence_transformers = pytest.importorskip("sentence_transformers")
-pytest.importorskip("accelerate")
 
 from tests.training import toys  # noqa: E402
 

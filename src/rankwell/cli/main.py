@@ -30,7 +30,6 @@ from rankwell.core.stopping import interruptible
 PACKAGE = Path(__file__).parents[1]
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "models"),
-    "accelerate": "train",
     **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "serve"),
     "matplotlib": "plots",
