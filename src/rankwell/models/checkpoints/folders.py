@@ -40,7 +40,7 @@ from rankwell.models.foreign import (
     load_foreign,
     load_foreign_ranker,
 )
-from rankwell.models.heads import seeded
+from rankwell.models.new_heads import seeded
 from rankwell.models.spec import FAMILIES, EncoderConfig
 
 _OWN = ", ".join(FAMILIES)
