@@ -58,9 +58,9 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.describe import describe
 from rankwell.retrieve.index import Index
-from rankwell.serve.api import rerank_shape
+from rankwell.serve.bodies import ApiError, parse, validated
 from rankwell.serve.formats import EmbeddingsRequest, Explain, MixedbreadRerank, Rerank, ScoreRequest, Search
-from rankwell.serve.requests import ApiError, parse, validated
+from rankwell.serve.paths import rerank_shape
 from rankwell.training.recipe_reader import read_recipe
 
 LARGE_KB = 256 << 10
