@@ -97,7 +97,8 @@ def make_collection(folder: Path, split: str, out: Path, sizes: Sequence[int]) -
     out.mkdir(parents=True)
     with (out / "collection.tsv").open("w", encoding="utf-8") as file:
         file.writelines(f"{document.docid}\t{' '.join(document.text.split())}\n" for document in data.documents())
-    judged = [query for query in data.queries(split) if query.qid in data.qrels(split)]
+    qrels = data.qrels(split)
+    judged = [query for query in data.queries(split) if query.qid in qrels]
     for size in sizes:
         chosen = list(enumerate(islice(cycle(judged), size)))
         texts = [f"{query.text} qzx{number}v" if number % 3 == 2 else query.text for number, query in chosen]
@@ -105,7 +106,7 @@ def make_collection(folder: Path, split: str, out: Path, sizes: Sequence[int]) -
             [Query(f"{n}-{query.qid}", text) for (n, query), text in zip(chosen, texts, strict=True)],
             out / f"q{size}.tsv",
         )
-        grades = {f"{n}-{query.qid}": data.qrels(split)[query.qid] for n, query in chosen}
+        grades = {f"{n}-{query.qid}": qrels[query.qid] for n, query in chosen}
         write_qrels(Qrels(grades), out / f"q{size}.txt")
 
 

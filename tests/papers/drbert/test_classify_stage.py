@@ -12,9 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from rankwell.corpus.formats.texts import LabelledTexts  # noqa: E402
 from rankwell.models.batch import Placer  # noqa: E402
 from rankwell.models.checkpoints.folders import load_classifier, save_classifier  # noqa: E402
+from rankwell.papers.drbert.labelled_texts import LabelledTexts  # noqa: E402
 from rankwell.papers.drbert.query_types import (  # noqa: E402
     ClassificationTask,
     Classifier,

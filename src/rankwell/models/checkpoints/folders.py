@@ -405,14 +405,6 @@ def save_classifier(folder: str | Path, classifier: LoadedClassifier, max_length
     write_folder(folder, transformers_state(model), description, classifier.tokenizer, max_length)
 
 
-def load_bert(folder: Path, purpose: str) -> tuple[Encoder, dict[str, Tensor], Tokenizer]:
-    """A BERT encoder with all tensors of its folder; raises for other encoders, which ``purpose`` does not suit."""
-    encoder, tensors, tokenizer = load_encoder(folder)
-    if not isinstance(encoder, Encoder) or encoder.config.model_type != "bert":
-        raise InputError(folder, None, f"a model of the type {encoder.config.model_type}; {purpose} needs a BERT")
-    return encoder, tensors, tokenizer
-
-
 def fill_if_present(part: nn.Module, name: str, tensors: Mapping[str, Tensor], folder: Path) -> None:
     """Give a part of a head the weights that the folder has for it under ``name``, if any."""
     state = {kind: tensors[f"{name}.{kind}"] for kind in ("weight", "bias") if f"{name}.{kind}" in tensors}

@@ -39,7 +39,7 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Placer
-from rankwell.models.checkpoints.folders import encoder_settings, fill_if_present, load_bert, write_folder
+from rankwell.models.checkpoints.folders import encoder_settings, fill_if_present, write_folder
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import MLM_BIAS, MLM_PARTS, MLM_WEIGHT, encoder_tensors
 from rankwell.models.devices import chosen_device
@@ -48,6 +48,7 @@ from rankwell.models.layout import Layout, Packed
 from rankwell.models.new_heads import seeded
 from rankwell.papers.drbert.options import PretrainOptions
 from rankwell.papers.drbert.pretrain_kernels import choose_others, choose_spans, make_keys, mask_pieces
+from rankwell.papers.shared.bert import load_bert
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step, Task, backward_chunks, chunk_by_tokens
 from rankwell.training.recipe import RecipeStage
