@@ -44,8 +44,10 @@ test-api: $(STAMP)  ## schemathesis against a service, and a service without tor
 test-package: $(STAMP)  ## the wheel in empty environments: the core alone, with the oldest packages, and what README types
 	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/package
 
-bench: $(STAMP)  ## first stages side by side (minutes; needs the public data)
+DATA ?= $(or $(RANKWELL_DATA),../shared/data)
+bench: $(STAMP)  ## every command beside its kernels and peers, then first stages side by side (an hour; needs the public data)
 	$(PIP) -e '.[bench]'
+	OMP_NUM_THREADS=1 $(BIN)/python bench/commands.py $(DATA) --out docs/results/commands/commands.json
 	$(BIN)/python bench/first_stage.py
 
 $(BIN)/python:

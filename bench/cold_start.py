@@ -35,10 +35,10 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.retrieve.index import Index
 from serve import OURS, cpu_seconds, free_port
 
-# Of the extra onnx only what scores; onnx and openvino make and compile graphs.
+# Of the extra onnx only what scores; onnx makes graphs.
 NEEDED = ("fastapi", "uvicorn", "prometheus-client", "onnxruntime", "tokenizers")
 QUERY, DEPTH = "what kind of fish is bogue", 20
-HEAVY = ("torch", "transformers", "onnx", "openvino")
+HEAVY = ("torch", "transformers", "onnx")
 
 
 def make_environment(folder: Path, needed: tuple[str, ...] = NEEDED) -> Path:
@@ -177,7 +177,7 @@ def main() -> None:
         from rankwell.rank.ranker import Ranker
 
         model = find_model()
-        export_model(model, scratch / "exported", "onnx", "fp32")
+        export_model(model, scratch / "exported")
         index = Index.build(open_dataset(sample.FOLDER).documents(), scratch / "index")
         docids = index.rank(QUERY, k=DEPTH).docids
         scores = Ranker.from_pretrained(model).predict([(QUERY, text) for text in index.texts(docids)])

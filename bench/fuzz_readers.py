@@ -52,15 +52,16 @@ from rankwell.core.yamlfile import YamlError, parse_yaml
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.filters import parse_filter
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types, read_weights
-from rankwell.corpus.formats.texts import read_examples, read_expansions, read_labelled, read_triples
+from rankwell.corpus.formats.texts import read_examples, read_expansions, read_triples
 from rankwell.corpus.sources import TextFolder, read_text_file
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.describe import describe
+from rankwell.papers.drbert.labelled_texts import read_labelled
 from rankwell.retrieve.index import Index
-from rankwell.serve.api import rerank_shape
+from rankwell.serve.bodies import ApiError, parse, validated
 from rankwell.serve.formats import EmbeddingsRequest, Explain, MixedbreadRerank, Rerank, ScoreRequest, Search
-from rankwell.serve.requests import ApiError, parse, validated
+from rankwell.serve.paths import rerank_shape
 from rankwell.training.recipe_reader import read_recipe
 
 LARGE_KB = 256 << 10

@@ -64,17 +64,14 @@ def systems(folder: Path, max_length: int, options: Any) -> dict[str, Predict]:
         for precision in PRECISIONS[:2]:
             ranker = Ranker(name, windows=None, max_length=max_length, precision=precision, device="cpu")
             found[f"{Path(name).name}, {precision}"] = ranker.predict
-    for export in options.exports:
-        backend, _, form = export.partition("-")
-        if find_spec("onnxruntime" if backend == "onnx" else "openvino") is None:
-            continue
+    if find_spec("onnxruntime"):
         from rankwell.models.checkpoints.export import export_model
 
-        out = folder / f"{export}-{max_length}"
+        out = folder / f"onnx-int8-{max_length}"
         if not out.exists():
-            export_model(model, out, backend=backend, precision=form, template=template)
-        ranker = Ranker.from_pretrained(out, backend=backend, windows=None, engine={"threads": threads})
-        found[f"rankwell, {backend} {form}"] = ranker.predict
+            export_model(model, out, "int8", template=template)
+        ranker = Ranker.from_pretrained(out, backend="onnx", windows=None, engine={"threads": threads})
+        found["rankwell, onnx int8"] = ranker.predict
     return found
 
 
@@ -113,7 +110,6 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="*", default=[180, 512])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--also", nargs="*", default=[], metavar="MODEL", help="other models whose speed is measured")
-    parser.add_argument("--exports", nargs="*", default=["onnx-int8", "openvino-f16"], help="backend-precision")
     parser.add_argument("--work", type=Path, help="folder of models: graph_peers.py's, and exports, which stay there")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -329,7 +329,7 @@ def commands(chosen: list[str], model: str, scratch: Path) -> dict[str, tuple[li
             from rankwell.models.checkpoints.export import export_model
 
             folder = scratch / name
-            export_model(model, folder, backend, told)  # type: ignore[arg-type]
+            export_model(model, folder, told)  # type: ignore[arg-type]
         elif told:
             options += ["--precision", told]
         options += ["--model", str(folder)]

@@ -131,7 +131,7 @@ for path in Path("recipes").rglob("*.yaml"):
     if "variants:" not in path.read_text():
         read_recipe(path, ["data=my-data"])
 """
-    assert loaded_by(code).isdisjoint({"torch", "transformers", "tokenizers", "accelerate", "numba"})
+    assert loaded_by(code).isdisjoint({"torch", "transformers", "tokenizers", "numba"})
 
 
 def test_the_public_names_are_there_and_others_are_not() -> None:

@@ -40,6 +40,8 @@ def test_the_help_fits_a_terminal_and_has_an_example(verb: str | None, rankwell:
     assert all(len(line) <= 80 for line in text[begin:].splitlines())
     if verb is None:
         assert all(re.search(rf"\n  {name} ", text) for name in COMMANDS)
+        assert re.findall(r"^(\w+):$", text, re.MULTILINE)[1:] == ["Search", "Fit", "Serve", "Papers"]
+        assert "..." not in text[begin:]
         return
     assert f"rankwell {verb}" in text.split("Example", 1)[1]
     for parameter in COMMANDS[verb].params:

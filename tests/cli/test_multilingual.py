@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient

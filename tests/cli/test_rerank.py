@@ -315,7 +315,7 @@ def test_an_exported_model_needs_no_torch(
     pytest.importorskip("onnxruntime")
     from rankwell.models.checkpoints.export import export_model
 
-    export_model(tiny_checkpoint, tmp_path / "exported", "onnx")
+    export_model(tiny_checkpoint, tmp_path / "exported")
 
     def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         whole = [sys.executable, "-c", WITHOUT_TORCH, *map(str, arguments)]

@@ -8,8 +8,8 @@ import pytest
 
 from rankwell import sample
 from rankwell.corpus.formats import read_queries, read_types
-from rankwell.corpus.formats.texts import read_labelled
 from rankwell.corpus.query_types import HEAD_NOUNS, QUERY_TYPES, rule_type
+from rankwell.papers.drbert.labelled_texts import read_labelled
 
 QUESTIONS = {
     "numeric": [

@@ -16,7 +16,7 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.papers.deepct.weighing import WeighJob, WeightOptions, weigh_collection
 from rankwell.papers.doc2query.decoding import WritingOptions
 from rankwell.papers.doc2query.expansion import expand_collection
-from rankwell.rank.ranker import RankerJudge
+from rankwell.papers.doc2query.judge import RankerJudge
 from rankwell.scale.workers import Cluster
 
 from .conftest import make_documents

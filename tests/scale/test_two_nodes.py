@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("accelerate")
 
 PORT = 29500
 TRAIN = """

@@ -378,7 +378,7 @@ def test_the_log_holds_numbers_and_no_text(client: Any, caplog: pytest.LogCaptur
         )
         client.post("/rerank", json={"query": "secretquery", "texts": ["secretbody", 5]})
         client.post("/search", json={"query": "secretquery"})
-    from rankwell.serve.requests import JsonLines
+    from rankwell.serve.bodies import JsonLines
 
     lines = [JsonLines().format(record) for record in caplog.records]
     first = json.loads(lines[0])

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("uvicorn")
+from rankwell.serve.bodies import JsonLines, RateLimit
 from rankwell.serve.listening import Connections, is_begun
-from rankwell.serve.requests import JsonLines, RateLimit
 
 from .conftest import PATIENCE, Process
 
@@ -66,7 +66,7 @@ def test_slow_bodies_leave_searches_answered(start: Callable[[str], Process]) ->
 
 
 def test_a_body_must_come_at_a_least_rate(start: Callable[[str], Process]) -> None:
-    code = "import rankwell.serve.requests as r; r.SLOW_SECONDS = 0.5; r.LEAST_RATE = 10\n"
+    code = "import rankwell.serve.bodies as r; r.SLOW_SECONDS = 0.5; r.LEAST_RATE = 10\n"
     port = start(QUICK + code).port
     with socket.create_connection(("127.0.0.1", port), timeout=60) as sender:
         begin = time.monotonic()

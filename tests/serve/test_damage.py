@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from rankwell.serve import service as module
 from rankwell.serve.api import create_app
-from rankwell.serve.requests import JsonLines
+from rankwell.serve.bodies import JsonLines
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 

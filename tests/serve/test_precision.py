@@ -68,7 +68,7 @@ def test_an_exported_model_has_its_own_precision(sources: Sources, tiny_checkpoi
     pytest.importorskip("onnxruntime")
     from rankwell.models.checkpoints.export import export_model
 
-    export_model(tiny_checkpoint, tmp_path / "small", "onnx", "int8")
+    export_model(tiny_checkpoint, tmp_path / "small", "int8")
     service = Service(Sources(None, (str(tmp_path / "small"),), Computing(backend="onnx")))
     assert service.precision() == {"small": "int8"}
 

@@ -243,7 +243,7 @@ def test_an_exported_model_is_served_without_torch(
     from rankwell.models.checkpoints.export import export_model
     from rankwell.rank.ranker import Ranker
 
-    export_model(tiny_checkpoint, tmp_path / "exported", "onnx", "fp32")
+    export_model(tiny_checkpoint, tmp_path / "exported")
     own = process(
         *("--model", str(tmp_path / "exported"), "--backend", "onnx", "--index", str(served_index)), code=WITHOUT_TORCH
     )

@@ -17,10 +17,10 @@ from fastapi.testclient import TestClient
 
 from rankwell.core.errors import RankwellError
 from rankwell.serve.api import create_app
+from rankwell.serve.bodies import ApiError, json_response
 from rankwell.serve.engine import Batching
 from rankwell.serve.formats import Limits, Search
 from rankwell.serve.listening import Hosts, Place, bind, check_hosts
-from rankwell.serve.requests import ApiError, json_response
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 

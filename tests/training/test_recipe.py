@@ -257,7 +257,7 @@ def test_the_reference_has_a_table_for_every_part_of_a_recipe() -> None:
 def test_the_tables_say_kind_default_and_meaning() -> None:
     rows = {name: rest for name, *rest in option_rows(stage_kinds()["listwise"].options)}
     assert rows["negatives"] == ["whole number", "5", "Non-relevant documents per list, drawn anew each epoch."]
-    assert rows["weighting"][:2] == ["uniform, rank", "uniform"]
+    assert rows["labels"][:2] == ["relevance, grade", "relevance"]
     assert rows["patience"][:2] == ["whole number", "none"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rankwell.training.recipe_reader import build_recipe
-from rankwell.training.stage_store import parts_of, plan_stages
+from rankwell.training.stage_store import plan_stages
 
 
 def test_models_and_labelled_texts_are_known_by_their_contents(tmp_path: Path) -> None:
@@ -22,15 +22,3 @@ def test_models_and_labelled_texts_are_known_by_their_contents(tmp_path: Path) -
     (one, _), (two, three), (again, four) = keys
     assert one != two == again
     assert three != four
-
-
-def test_lora_names_what_it_trains_and_nothing_else(tmp_path: Path) -> None:
-    def keys(**model: object) -> list[str]:
-        tree = {"data": str(tmp_path), "model": model, "stages": {"adapter": {}, "encoder": {}}}
-        recipe = build_recipe(tree, tmp_path / "r.yaml")
-        return [one.key for one in plan_stages(recipe, parts_of(recipe, "start", {}))]
-
-    (adapter, encoder), (same, other) = keys(), keys(lora={"rank": 4})
-    assert adapter == same
-    assert encoder != other != keys(lora={"rank": 8})[1]
-    assert keys(gradient_checkpointing=True) == [adapter, encoder]

@@ -17,13 +17,13 @@ def export(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A checkpoint folder, or a name on the Hugging Face hub.")
     ],
-    backend: Annotated[Literal["onnx", "openvino", "torch"], typer.Option("--backend", help="Backend to export for.")],
+    backend: Annotated[Literal["onnx", "torch"], typer.Option("--backend", help="Backend to export for.")],
     out: Annotated[Path, typer.Option("--out", "-o", callback=output_folder, help="Output folder.")],
     precision: Annotated[
-        Literal["fp32", "int8", "f16"],
+        Literal["fp32", "int8"],
         typer.Option(
             "--precision",
-            help="onnx: fp32 or int8; openvino: fp32 or f16; torch: int8. Only fp32 keeps the scores.",
+            help="onnx: fp32, which keeps the scores, or int8; torch: int8.",
         ),
     ] = "fp32",
     attention: Annotated[
@@ -31,7 +31,7 @@ def export(
         typer.Option("--attention", help="Attention rule, fixed in the graph. Default: the model's."),
     ] = None,
 ) -> None:
-    """Export a model for ONNX Runtime or OpenVINO, to score without torch.
+    """Export a model for ONNX Runtime, to score without torch.
 
     Use the folder like any model, with the same backend: `rankwell rerank … --model DIR --backend onnx`.
     For torch, int8 makes a checkpoint a quarter of the size: its weights are 8-bit on disk only.
@@ -41,8 +41,6 @@ def export(
         rankwell export my-model --backend onnx --out my-model-onnx
 
         rankwell export my-model --backend onnx --precision int8 --out my-model-int8
-
-        rankwell export my-model --backend openvino --precision f16 --out my-model-f16
 
         rankwell export my-model --backend torch --precision int8 --out my-model-small
     """
@@ -56,7 +54,7 @@ def export(
         export_weights(model, out, precision=precision)
         kind = "torch, weights in int8"
     else:
-        record = export_model(model, out, backend, precision, **changes)
+        record = export_model(model, out, precision, **changes)
         kind = f"{record.backend} {record.precision}, attention {record.attention}"
     print(f"{out}: {kind}, {folder_size(out) / 1e6:,.1f} MB, {time.monotonic() - begin:.1f} s")
     if backend != "torch" and precision != "fp32":  # torch exports checkpoints of any kind, not only rankers

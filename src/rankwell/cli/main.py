@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from rankwell import cli
 from rankwell.cli.options import COMMANDS, SHARE
@@ -29,8 +29,7 @@ from rankwell.core.stopping import interruptible
 PACKAGE = Path(__file__).parents[1]
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "models"),
-    "accelerate": "train",
-    **dict.fromkeys(("onnx", "onnxruntime", "openvino"), "onnx"),
+    **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "serve"),
     "matplotlib": "plots",
     "ray": "scale",
@@ -39,6 +38,38 @@ EXTRAS = {
 
 UsageError: Any = typer.BadParameter.__bases__[0]
 """The error for a command line that cannot be read, which typer itself does not export."""
+
+GROUPS = {
+    "Search": ("demo", "index", "search", "rerank", "evaluate", "explain", "analyse"),
+    "Fit": ("fit", "tune", "train", "experiment"),
+    "Serve": ("serve", "check", "delete", "merge", "export"),
+}
+"""The commands of the help, in order; those that are not named here follow in alphabetical order."""
+ORDER = [name for names in GROUPS.values() for name in names]
+
+
+class Verbs(TyperGroup):
+    """The commands in groups, each with its first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the groups; commands of papers and plugins are the last one."""
+        groups = {**GROUPS, "Papers": tuple(name for name in self.list_commands(ctx) if name not in ORDER)}
+        for title, names in groups.items():
+            rows = [(name, self.commands[name].get_short_help_str(sys.maxsize)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+class Verb(TyperCommand):
+    """A command whose closed pipe is left to :func:`main`; typer would exit with the code of an error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise BrokenPipeError from None  # without the number that typer looks for
+
 
 app = typer.Typer(
     name="rankwell",
@@ -54,29 +85,12 @@ app = typer.Typer(
 
         rankwell COMMAND --help
     """,
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain text, whatever reads it
     pretty_exceptions_enable=False,
 )
-
-
-class Verb(TyperCommand):
-    """A command whose closed pipe is left to :func:`main`; typer would exit with the code of an error."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise BrokenPipeError from None  # without the number that typer looks for
-
-
-# The order of the help; verbs that are not named here follow in alphabetical order.
-ORDER = [
-    *("demo", "index", "search", "rerank", "evaluate", "tune", "fit", "serve", "explain", "analyse", "check"),
-    *("delete", "merge", "train", "experiment", "export"),
-]
 
 
 def find_verbs() -> list[Callable[..., None]]:

@@ -85,7 +85,7 @@ def resumable() -> Iterator[None]:
 COMMANDS: Registry[Callable[..., None]] = Registry("command")
 """The verbs that plugins add; the others are the modules of this folder."""
 
-Backend = Literal["torch", "onnx", "openvino"]
+Backend = Literal["torch", "onnx"]
 
 RunOut = Annotated[
     Path | None,

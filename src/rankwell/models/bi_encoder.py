@@ -37,10 +37,10 @@ from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.models.devices import DTypeName, Precision, chosen_device, fast_float, is_fast_in_int8
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder
-from rankwell.models.heads import pool_states
 from rankwell.models.int8 import int8_lacks
 from rankwell.models.late_interaction import LateInteraction, read_late_interaction
 from rankwell.models.layout import Layout
+from rankwell.models.pooling import pool_states
 from rankwell.models.vector_layers import Dense
 
 TEXTS_AT_A_TIME = 8192

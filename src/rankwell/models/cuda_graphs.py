@@ -28,8 +28,8 @@ from torch.func import functional_call
 from rankwell.core.errors import RankwellError
 from rankwell.models.batch import SPARE, BlockSizes, open_block
 from rankwell.models.encoder import CrossEncoder, Encoder
-from rankwell.models.heads import VectorModel
 from rankwell.models.layout import Blocks
+from rankwell.models.pooling import VectorModel
 from rankwell.models.spec import AttentionRule
 
 GRAPHS = 16  # in memory at a time
@@ -99,7 +99,6 @@ class GraphedEncoder(nn.Module):
         return (
             type(model) in (CrossEncoder, VectorModel)
             and type(model.encoder) is Encoder
-            and not model.encoder.recomputes
             and all(parameter.requires_grad for parameter in model.encoder.parameters())
             and all(parameter.dtype == torch.float32 for parameter in model.parameters())
         )

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.attention import attend, attend_first, without_rule
@@ -76,12 +75,9 @@ class Layer(nn.Module):
         hidden = x.shape[1]
         # The gradient of index_select is one pass; for indexing, torch would sort the indices.
         first = x.index_select(0, layout.first) if isinstance(layout, Packed) else x[layout.first]
-        if type(self.qkv) is nn.Linear:
-            weight, bias = self.qkv.weight, self.qkv.bias
-            query = functional.linear(first, weight[:hidden], bias[:hidden])
-            keys_values = functional.linear(x, weight[hidden:], bias[hidden:])
-        else:  # with LoRA's matrices beside it
-            query, keys_values = self.qkv(first)[:, :hidden], self.qkv(x)[:, hidden:]
+        weight, bias = self.qkv.weight, self.qkv.bias
+        query = functional.linear(first, weight[:hidden], bias[:hidden])
+        keys_values = functional.linear(x, weight[hidden:], bias[hidden:])
         dropout = self.attention_dropout if self.training else 0.0
         mixed = attend_first(query, keys_values, layout, self.heads, dropout, self.site)
         return self._finish_packed(first, mixed, layout) if isinstance(layout, Packed) else self.finish(first, mixed)
@@ -121,7 +117,6 @@ class Encoder(nn.Module):
         super().__init__()
         self.apart = apart
         self.ruled = ruled
-        self.recomputes = False
         if config.hidden_act not in ACTIVATIONS:
             raise RankwellError(f"no activation is called {config.hidden_act!r} (known: {', '.join(ACTIVATIONS)})")
         self.config = config
@@ -131,10 +126,6 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList([Layer(config, number) for number in range(config.num_hidden_layers)])
-
-    def recompute(self) -> None:
-        """Let training compute each layer again in the backward pass, instead of storing its activations."""
-        self.recomputes = True
 
     def restrict(self, apart: int, ruled: Sequence[int] | None) -> None:
         """Change how many layers read the parts apart, and which ones follow the attention rule."""
@@ -192,7 +183,7 @@ class Encoder(nn.Module):
     def _run(self, x: Tensor, views: Sequence[Layout | Packed], *, begin: int = 0, first_only: bool = True) -> Tensor:
         """The layers from ``begin`` on."""
         for layer, view in zip(self.layers[begin:-1], views[begin:], strict=False):
-            x = checkpoint(layer, x, view, use_reentrant=False) if self.recomputes and self.training else layer(x, view)
+            x = layer(x, view)
         if begin == len(self.layers):
             return x
         final = self.layers[-1]

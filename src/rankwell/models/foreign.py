@@ -70,10 +70,6 @@ class ForeignEncoder(nn.Module):
             return self.packable
         return layout.first.device.type == "cpu" and not self.backbone.training and not torch.is_grad_enabled()
 
-    def recompute(self) -> None:
-        """Let training compute each layer again in the backward pass, instead of storing its activations."""
-        self.backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-
     @torch.no_grad()
     def reads_both_ways(self) -> bool:
         """Whether the first token attends to those after it, as in every encoder but in no decoder."""

@@ -19,8 +19,8 @@ from rankwell.models.checkpoints.folders import as_monobert, load_encoder
 from rankwell.models.checkpoints.tensors import read_tensors
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder
-from rankwell.models.heads import pool_states
 from rankwell.models.layout import Layout, Packed
+from rankwell.models.pooling import pool_states
 from rankwell.models.spec import PoolingKind
 from rankwell.models.vector_layers import read_layer, read_pooling
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 import numpy as np
 
 from rankwell.core.arrays import Rows, Scores
-from rankwell.core.errors import InputError, RankwellError, excerpt, name_instead
+from rankwell.core.errors import RankwellError, excerpt, name_instead
 from rankwell.core.manifest import digest
 from rankwell.core.progress import expect, progress
 from rankwell.corpus.records import Query, Ranking, Run
@@ -26,7 +26,7 @@ from rankwell.inputs.templates import Template, TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
 from rankwell.models.checkpoints.config import ConfigChanges
-from rankwell.models.checkpoints.names import DEFAULT, find_model, model_digest
+from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import EXACT, Computing, ComputingOptions, Precision
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.engines.engine import ACTIVATIONS, Engine, LoadedModel, Logits, load
@@ -423,30 +423,3 @@ def open_ranker(
     options = {name: value for name, value in options.items() if name in RANKERS[kind].options}
     other: AnyRanker = RANKERS[kind].from_pretrained(folder, **options)
     return other
-
-
-# A ranker as a judge
-
-
-@dataclass(frozen=True)
-class RankerJudge:
-    """The folder of a trained ranker, which is loaded where the judging is done."""
-
-    folder: Path
-
-    @classmethod
-    def find(cls, model: str | Path) -> RankerJudge:
-        """Find a judge by name or folder; raises unless it is a ranker's folder."""
-        folder = find_model(model)
-        if not (folder / "config.json").is_file():
-            raise InputError(folder, None, "not a ranker's folder (it has no config.json); expected that of the judge")
-        return cls(folder.absolute())
-
-    def digest(self) -> str:
-        """A hash of everything that the judgments depend on."""
-        return model_digest(self.folder)
-
-    def open(self, device: str | None = None) -> Callable[[Sequence[tuple[str, str]]], Scores]:
-        """Load the ranker; returns p(relevant) of (query, passage) pairs."""
-        ranker = Ranker.from_pretrained(self.folder, engine={} if device is None else {"device": device})
-        return lambda pairs: ranker.predict(pairs, activation="probability")

@@ -21,10 +21,10 @@ import uvicorn
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.truncation import survive_truncation
 from rankwell.serve.api import create_app
+from rankwell.serve.bodies import LOG, ApiError, JsonLines, RateLimit
 from rankwell.serve.engine import Batching
 from rankwell.serve.formats import Limits
 from rankwell.serve.listening import Connection, Connections, Hosts, Place, check_hosts
-from rankwell.serve.requests import LOG, ApiError, JsonLines, RateLimit
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 from rankwell.serve.tracing import provider_from_environment

@@ -27,6 +27,7 @@ from rankwell.rank.engines.engine import probability, relevance
 from rankwell.rank.first_stage import Scope
 from rankwell.rank.system import type_for
 from rankwell.serve.answers import Reranked, add_words, documents_answer, explain_answer, highlight, search_answer
+from rankwell.serve.bodies import LOG, ApiError, too_late
 from rankwell.serve.engine import Batching, Entry, Metrics, OverloadedError, RequestEngine, SearchQueue
 from rankwell.serve.formats import (
     CHARACTERS_PER_TOKEN,
@@ -40,7 +41,6 @@ from rankwell.serve.formats import (
     Search,
     Vectors,
 )
-from rankwell.serve.requests import LOG, ApiError, too_late
 from rankwell.serve.state import (
     QID,
     TOKENS_PER_CANDIDATE,

@@ -75,13 +75,6 @@ class FirstStageOptions(Options):
     dev_run: str | None = Field(default=None, description="Run of the dev queries to use instead of searching.")
 
 
-class LoraOptions(Options):
-    """LoRA: train small matrices beside the encoder's, which are merged into them when the model is saved."""
-
-    rank: int = Field(default=8, ge=1, description="Rank of the matrices.")
-    alpha: float = Field(default=16, gt=0, description="Their scale, divided by the rank.")
-
-
 class ModelOptions(Options):
     """The model to train and how it reads its input."""
 
@@ -125,13 +118,6 @@ class ModelOptions(Options):
         "window's score, or truncated (cut), as in training.",
     )
     pooler: bool = Field(default=True, description="Put BERT's pooler (dense + tanh) between [CLS] and the head.")
-    lora: LoraOptions | None = Field(
-        default=None, description="Train with LoRA, such as `{rank: 8}`; none: train all weights."
-    )
-    gradient_checkpointing: bool = Field(
-        default=False,
-        description="Compute activations again in the backward pass instead of storing them: slower, less memory.",
-    )
     adapt: bool = Field(
         default=False,
         description="Allow a start checkpoint with another template, attention rule or markers, as rankwell-mini may "

@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Options)
 
-PARTS = frozenset({"collection", "train", "dev", "start", "inputs", "attention", "seed", "depth", "lora"})
+PARTS = frozenset({"collection", "train", "dev", "start", "inputs", "attention", "seed", "depth"})
 """The parts of a recipe and its data that a stage's result may depend on."""
-TRAINING = PARTS - {"depth", "lora"}
-"""All but ``evaluate.depth``, which matters only to stages that tune on the evaluated candidates, and ``lora``, which
-is among the inputs."""
+TRAINING = PARTS - {"depth"}
+"""All but ``evaluate.depth``, which matters only to stages that tune on the evaluated candidates."""
 FINDING = frozenset({"collection", "train", "start", "seed"})
 """What stages read that learn a first stage."""
 

@@ -47,17 +47,12 @@ class PlannedStage:
 
 def parts_of(recipe: Recipe, start: str, data: Mapping[str, str]) -> dict[str, Any]:
     """What stages may depend on; ``start`` and ``data`` are hashes of the first checkpoint, collection and splits."""
-    elsewhere = {"start", "adapt", "attention", "attention_layers", "gradient_checkpointing"}
-    model = recipe.model.model_dump(mode="json", exclude=elsewhere)
-    attention = [recipe.model.attention, recipe.model.attention_layers]
-    depth = recipe.evaluate.depth
     return {
         "start": start,
-        "inputs": model,
-        "attention": attention,
+        "inputs": recipe.model.model_dump(mode="json", exclude={"start", "adapt", "attention", "attention_layers"}),
+        "attention": [recipe.model.attention, recipe.model.attention_layers],
         "seed": recipe.seed,
-        "depth": depth,
-        "lora": model["lora"],
+        "depth": recipe.evaluate.depth,
         **data,
     }
 

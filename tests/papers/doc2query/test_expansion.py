@@ -38,7 +38,7 @@ from rankwell.papers.doc2query.expansion import (
     generated_queries,
     write_generated,
 )
-from rankwell.rank.ranker import RankerJudge
+from rankwell.papers.doc2query.judge import RankerJudge
 from rankwell.retrieve.builder import combine_weights
 
 WRITING = WritingOptions(n=3, max_query=6)

@@ -12,9 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from rankwell.corpus.formats.texts import LabelledTexts  # noqa: E402
 from rankwell.models.batch import Placer  # noqa: E402
 from rankwell.models.checkpoints.folders import load_classifier, save_classifier  # noqa: E402
+from rankwell.papers.drbert.labelled_texts import LabelledTexts  # noqa: E402
 from rankwell.papers.drbert.query_types import (  # noqa: E402
     ClassificationTask,
     Classifier,
@@ -124,7 +124,6 @@ def test_it_learns_and_loads_again(fresh: Any, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*its head is replaced")
 def test_the_loop_leaves_a_classifier_and_its_figures(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
     held_out = questions(60, seed=4)
     for name, texts in (("train", questions(96, seed=3)), ("test", held_out)):
         lines = [f"{NAMES[number]}\t{text}\n" for number, text in zip(texts.classes, texts.texts, strict=True)]

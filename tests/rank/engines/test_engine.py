@@ -162,5 +162,5 @@ def test_a_registered_backend_ranks(tiny_tokenizer: Path, monkeypatch: pytest.Mo
 
 
 def test_the_known_backends_are_named(tiny_checkpoint: Path) -> None:
-    with pytest.raises(RankwellError, match=r"no backend is called 'tensorflow' \(known: onnx, openvino, torch\)"):
+    with pytest.raises(RankwellError, match=r"no backend is called 'tensorflow' \(known: onnx, torch\)"):
         load(tiny_checkpoint, "tensorflow", {}, {})

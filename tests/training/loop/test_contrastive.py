@@ -19,7 +19,7 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.models.batch import Placer
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.encoder import Encoder
-from rankwell.models.heads import VectorModel
+from rankwell.models.pooling import VectorModel
 from rankwell.models.spec import EncoderConfig
 from rankwell.training.data.sampling import Lists, RelevantDocuments, find_copies
 from rankwell.training.loop.contrastive import TextPairTask, in_batch_softmax

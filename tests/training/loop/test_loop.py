@@ -19,7 +19,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
 from rankwell.training.data.sampling import Lists, TrainingSet
-from rankwell.training.loop.gradients import start_processes
+from rankwell.training.loop.gradients import Processes
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.losses import make_loss
 from rankwell.training.loop.task import RankingTask
@@ -250,4 +250,4 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     with pytest.raises(RankwellError, match="2 processes were started on this machine, where torch sees 1 GPUs: start"):
-        start_processes("cuda")
+        Processes.start("cuda")

@@ -122,10 +122,12 @@ def test_each_stage_learns(trained: tuple[Path, Trained]) -> None:
     assert (folder / "model" / "model.safetensors").is_file()
 
 
-def test_pre_training_is_measured_on_held_out_passages(data: Path, start: Path, tmp_path: Path) -> None:
+def test_pre_training_is_measured_on_held_out_passages(
+    data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankwell.papers.drbert.pretrain.HELD_OUT_SHARE", 0.1)
     only = {f"stages.{stage}": "off" for stage in ("pointwise", "denoise", "listwise")}
-    changes = {"stages.pretrain.max_steps": 2, "stages.pretrain.held_out": 0.1}
-    run(data, start, tmp_path / "out", **only, **changes)
+    run(data, start, tmp_path / "out", **only, **{"stages.pretrain.max_steps": 2})
     (folder,) = (tmp_path / "out" / "stages").glob("*-pretrain-*")
     found = json.loads((folder / "stage.json").read_text())["produced"]["figures"]
     assert found["held-out MLM loss"] > 1

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.corpus.formats.fields import DOCUMENT_ID_KEYS, DOCUMENTS, QUERIES, Columns, choose_fields
@@ -37,7 +34,6 @@ from rankwell.corpus.formats.lines import (
     wrong_columns,
 )
 from rankwell.corpus.formats.tables import open_table
-from rankwell.corpus.query_types import COARSE_TYPES, QUERY_TYPES
 from rankwell.corpus.records import Document, Query, TermWeights
 
 
@@ -257,78 +253,3 @@ def _example(path: FilePath, number: int, record: Mapping[str, Any]) -> Example:
     if not positives:
         raise InputError(path, number, "key 'pos': found an empty list, expected at least one text")
     return Example(query, positives, negatives)
-
-
-# Labelled texts to train a classifier
-
-
-@dataclass(frozen=True, eq=False)
-class LabelledTexts:
-    """Texts, the second texts if they are pairs, and the class of each as a number in ``names``."""
-
-    texts: list[str]
-    others: list[str] | None
-    classes: NDArray[np.int64]
-    names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-
-def read_labelled(path: FilePath, names: Sequence[str] | None = None) -> LabelledTexts:
-    """Read labelled texts. ``names`` are the classes of a model that exists already.
-
-    The coarse:fine labels of the question classification data (``NUM:dist``) become the five query types.
-    """
-    rows = _read_rows(path)
-    column = 0 if len({cells[0] for _, cells in rows}) <= len({cells[-1] for _, cells in rows}) else -1
-    labels = [cells[column] for _, cells in rows]
-    texts = [cells[1:] if column == 0 else cells[:-1] for _, cells in rows]
-    for (number, _), label, row_texts in zip(rows, labels, texts, strict=True):
-        if not label.strip():
-            raise InputError(path, number, "the label is empty")
-        if not all(text.strip() for text in row_texts):
-            raise InputError(path, number, f"the text of the label {excerpt(label)} is empty")
-    if all(label.partition(":")[0] in COARSE_TYPES for label in labels):
-        labels = [COARSE_TYPES[label.partition(":")[0]] for label in labels]
-    known = _class_names(path, labels) if names is None else tuple(names)
-    place = {name: number for number, name in enumerate(known)}
-    for (number, _), label in zip(rows, labels, strict=True):
-        if label not in place:
-            raise InputError(path, number, f"the label {excerpt(label)} is not one of the classes {', '.join(known)}")
-    classes = np.array([place[label] for label in labels], np.int64)
-    others = [cells[1] for cells in texts] if len(texts[0]) == 2 else None
-    return LabelledTexts([cells[0] for cells in texts], others, classes, known)
-
-
-def _read_rows(path: FilePath) -> list[tuple[int, list[str]]]:
-    first, lines = open_lines(path, "labelled texts")
-    columns = first.count("\t") + 1
-    if columns not in (2, 3):
-        expected = "a label and a text, or a label and two texts, with tabs between them"
-        raise InputError(
-            path, None, f"found {columns} column{'s' * (columns != 1)} on the first line, expected {expected}"
-        )
-    rows = []
-    for number, line in lines:
-        if not line:
-            continue
-        cells = line.split("\t")
-        if len(cells) != columns:
-            raise InputError(
-                path, number, f"found {len(cells)} columns, expected {columns} as on the first line: {excerpt(line)}"
-            )
-        rows.append((number, cells))
-    return rows
-
-
-def _class_names(path: FilePath, labels: Sequence[str]) -> tuple[str, ...]:
-    """The classes in a fixed order: the five query types in their own, others alphabetically."""
-    distinct = set(labels)
-    if len(distinct) < 2:
-        raise InputError(path, None, f"every text has the label {excerpt(labels[0])}, expected two labels or more")
-    if distinct <= set(QUERY_TYPES):
-        return QUERY_TYPES
-    if len(distinct) > 2 and len(distinct) > len(labels) / 2:
-        raise InputError(path, None, f"{len(distinct):,} labels for {len(labels):,} texts: no column looks like labels")
-    return tuple(sorted(distinct))

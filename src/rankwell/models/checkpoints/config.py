@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -121,13 +121,11 @@ def first_problem(error: ValidationError) -> str:
 # What an exported graph computes and what made it
 
 
-Backend = Literal["onnx", "openvino"]
-ExportPrecision = Literal["fp32", "int8", "f16"]
+ExportPrecision = Literal["fp32", "int8"]
 RECORD = "export.json"
-GRAPHS: dict[Backend, str] = {"onnx": "model.onnx", "openvino": "model.xml"}
+GRAPH = "model.onnx"
 FIXED = ("attention", "attention_layers", "apart", "similarity", "head", "pooler")
 """The parts of a ranker's configuration that are fixed in the graph."""
-PRECISIONS: dict[Backend, tuple[ExportPrecision, ...]] = {"onnx": ("fp32", "int8"), "openvino": ("fp32", "f16")}
 
 
 class ExportRecord(BaseModel):
@@ -136,7 +134,7 @@ class ExportRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: Literal[1] = 1
-    backend: Backend
+    backend: Literal["onnx"] = "onnx"
     precision: ExportPrecision
     attention: AttentionRule
     attention_layers: tuple[int, ...] | None = None
@@ -168,31 +166,20 @@ def graph_inputs(rule: AttentionRule) -> tuple[str, ...]:
     return ("tokens", "segments", "real") if rule == "full" else ("tokens", "segments", "real", "words", "last")
 
 
-def check_precision(backend: str, precision: str) -> None:
-    """Raise unless the backend exists and can be exported in that precision."""
-    if backend not in get_args(Backend):
-        raise RankwellError(f"no model is exported for {backend!r} (known: {', '.join(PRECISIONS)})")
-    known = PRECISIONS["onnx" if backend == "onnx" else "openvino"]
-    if precision not in known:
-        raise RankwellError(f"{backend} is exported in {' or '.join(known)}, not in {precision}")
-
-
-def read_export(folder: Path, backend: Backend) -> tuple[ExportRecord, RankerConfig]:
-    """The record of an export for ``backend``, and the ranker's configuration."""
+def read_export(folder: Path) -> tuple[ExportRecord, RankerConfig]:
+    """The record of an export, and the ranker's configuration."""
     path = folder / RECORD
     try:
         record = ExportRecord.model_validate(read_object(path))
     except (FileNotFoundError, NotADirectoryError):
         name = DEFAULT if folder == SHIPPED else str(folder)
-        make = f"make one with `rankwell export {name} --backend {backend} --out FOLDER`" if folder.is_dir() else ""
+        make = f"make one with `rankwell export {name} --backend onnx --out FOLDER`" if folder.is_dir() else ""
         raise folder_error(folder, f"not an exported model (it has no {RECORD})", make) from None
     except ValidationError as error:
         raise InputError(path, None, f"not the record of an export: {first_problem(error)}") from None
-    if record.backend != backend:
-        raise InputError(folder, None, f"exported for {record.backend}, not for {backend}")
     config = read_ranker_config(folder)
-    if config is None or not (folder / GRAPHS[backend]).is_file():
-        missing = "rankwell.json" if config is None else GRAPHS[backend]
+    if config is None or not (folder / GRAPH).is_file():
+        missing = "rankwell.json" if config is None else GRAPH
         raise InputError(folder, None, f"an exported model without its {missing}")
     return record, config
 

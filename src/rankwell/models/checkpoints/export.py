@@ -1,6 +1,6 @@
-"""Export: a checkpoint as a graph that scores without torch, in ONNX Runtime or OpenVINO; or with 8-bit weights.
+"""Export: a checkpoint as a graph for ONNX Runtime, which scores without torch, or with 8-bit weights.
 
-The graph holds the same weights in plain operations over a padded grid. Three things make it fast in these runtimes:
+The graph holds the same weights in plain operations over a padded grid. Three things make it fast:
 the scale of attention is folded into the query's weights, the mask is added as numbers computed once for all layers,
 and query, key and value are three products, because splitting a joint one costs copies. As everywhere, the last layer
 is computed for ``[CLS]`` alone.
@@ -16,7 +16,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,12 +24,10 @@ from rankwell.core.files import atomic_folder
 from rankwell.models.attention import dense_mask
 from rankwell.models.checkpoints.config import (
     FIXED,
-    GRAPHS,
+    GRAPH,
     RECORD,
-    Backend,
     ExportPrecision,
     ExportRecord,
-    check_precision,
     graph_inputs,
     reads_alone,
 )
@@ -97,8 +94,7 @@ class GridEncoder(nn.Module):
             for number, layer in enumerate(_layers(self.model)[both:], both):
                 alone = layer.finish(alone, self._attend(number, alone, alone, biases[number], batch))
             states = alone.reshape(batch, -1, alone.shape[1])
-            # Sums instead of means: the cosine ignores lengths. Multiplied by numbers, not by a mask, because OpenVINO
-            # 2026.4 on ARM computes the product with a mask wrongly.
+            # Sums instead of means: the cosine ignores lengths.
             query, document = (
                 (states * torch.where(real & part, 1.0, 0.0)[:, :, None]).sum(dim=1)
                 for part in (segments == 0, segments != 0)
@@ -163,7 +159,6 @@ def _projections(layer: Layer) -> list[nn.Linear]:
 def export_model(
     source: str | Path,
     out: str | Path,
-    backend: Backend,
     precision: ExportPrecision = "fp32",
     *,
     reduced_range: bool | None = None,
@@ -171,14 +166,12 @@ def export_model(
 ) -> ExportRecord:
     """Write the checkpoint ``source`` as the folder ``out``, which must not exist yet.
 
-    ``precision``: onnx in fp32 or int8 (products of int8 weights, one scale per column, with activations quantised as
-    they come), openvino in fp32 or in f16 (16-bit weights, computed as the processor prefers).
+    In int8, large products have int8 weights, one scale per column, and activations quantised as they come.
     ``reduced_range`` limits int8 weights to 7 bits, which x86 processors without VNNI need; ``None`` decides by this
     machine's processor.
     ``changes`` are those of :func:`~rankwell.models.checkpoints.folders.load_checkpoint`.
     """
-    check_precision(backend, precision)
-    packages = _packages(backend)
+    packages = _packages()
     source, out = find_model(source), Path(out)
     if out.exists():
         raise RankwellError(f"{out} exists already")
@@ -187,7 +180,6 @@ def export_model(
         reduced_range = _lacks_vnni()
     alone = reads_alone(config)
     record = ExportRecord(
-        backend=backend,
         precision=precision,
         **{name: getattr(config, name) for name in FIXED},
         alone=alone,
@@ -204,21 +196,11 @@ def export_model(
             GridEncoder(model, config.attention, alone=alone) if isinstance(model, CrossEncoder) else ForeignGrid(model)
         ).eval()
         _trace(grid, traced)
-        if backend == "openvino" and isinstance(grid, ForeignGrid):
-            _check_openvino(grid, traced, source)
         if precision == "int8":
             quantised = temporary / "quantised.onnx"
             _quantise(grid, traced, quantised, reduced_range)
             quantised.replace(traced)
-        if backend == "openvino":
-            import openvino
-
-            # Not convert_model, which sends usage statistics over the network.
-            graph = openvino.Core().read_model(traced)
-            openvino.save_model(graph, temporary / GRAPHS[backend], compress_to_fp16=precision == "f16")
-            traced.unlink()
-        else:
-            traced.rename(temporary / GRAPHS[backend])
+        traced.rename(temporary / GRAPH)
         tokenizer.save(temporary, config.template.max_length)
         shutil.copyfile(source / "config.json", temporary / "config.json")
         (temporary / "rankwell.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -325,36 +307,14 @@ def _cls_weights(model: GridEncoder | ForeignGrid) -> set[str]:
     return {name for name, _ in model.named_parameters() if name.startswith(prefixes)}
 
 
-def _check_openvino(model: ForeignGrid, traced: Path, source: Path) -> None:
-    """Raise unless OpenVINO computes what torch computes: some operations of transformers' models it does not."""
-    import openvino
-
-    config = model.model.encoder.config
-    # Long enough for relative positions to share a bucket.
-    tokens = torch.arange(128, dtype=torch.int32).view(2, 64) % config.vocab_size
-    real = torch.ones(2, 64, dtype=torch.bool)
-    real[1, 40:] = False
-    batch = {"tokens": tokens, "segments": torch.zeros_like(tokens), "real": real}
-    with torch.no_grad():
-        expected = model(**batch).numpy()
-    try:
-        graph = openvino.Core().compile_model(str(traced), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        found = graph({name: value.numpy() for name, value in batch.items()})["logits"]
-    except RuntimeError:
-        found = np.full_like(expected, np.nan)
-    if not np.allclose(found, expected, rtol=1e-3, atol=1e-3):
-        problem = f"OpenVINO does not compute models of the type {config.model_type} correctly"
-        raise RankwellError(f"{source}: {problem}; export it for onnx")
-
-
-def _packages(backend: Backend) -> dict[str, str]:
+def _packages() -> dict[str, str]:
     """The versions of the packages that make the graph. Raises if one is missing."""
     import importlib.util
 
-    names = ("onnx", "onnxruntime") if backend == "onnx" else ("openvino",)
+    names = ("onnx", "onnxruntime")
     for name in names:
         if importlib.util.find_spec(name) is None:
-            raise MissingExtraError(name, "onnx", f"exporting for {backend}")
+            raise MissingExtraError(name, "onnx", "exporting for onnx")
     return {name: version(name) for name in ("rankwell", "torch", *names)}
 
 

@@ -40,7 +40,7 @@ from rankwell.models.foreign import (
     load_foreign,
     load_foreign_ranker,
 )
-from rankwell.models.heads import seeded
+from rankwell.models.new_heads import seeded
 from rankwell.models.spec import FAMILIES, EncoderConfig
 
 _OWN = ", ".join(FAMILIES)
@@ -403,14 +403,6 @@ def save_classifier(folder: str | Path, classifier: LoadedClassifier, max_length
         raise RankwellError(f"{len(labels)} labels for {model.outputs} outputs")
     description = {**classifier_settings(model), **label_settings(labels)}
     write_folder(folder, transformers_state(model), description, classifier.tokenizer, max_length)
-
-
-def load_bert(folder: Path, purpose: str) -> tuple[Encoder, dict[str, Tensor], Tokenizer]:
-    """A BERT encoder with all tensors of its folder; raises for other encoders, which ``purpose`` does not suit."""
-    encoder, tensors, tokenizer = load_encoder(folder)
-    if not isinstance(encoder, Encoder) or encoder.config.model_type != "bert":
-        raise InputError(folder, None, f"a model of the type {encoder.config.model_type}; {purpose} needs a BERT")
-    return encoder, tensors, tokenizer
 
 
 def fill_if_present(part: nn.Module, name: str, tensors: Mapping[str, Tensor], folder: Path) -> None:

@@ -32,7 +32,7 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.models.checkpoints.config import first_problem
 from rankwell.models.checkpoints.tensors import write_tensors
-from rankwell.models.heads import seeded
+from rankwell.models.new_heads import seeded
 from rankwell.papers.ccnu.words import FEATURES
 
 

@@ -40,15 +40,15 @@ from rankwell.models.checkpoints.folders import (
     encoder_settings,
     fill_if_present,
     label_settings,
-    load_bert,
     write_folder,
 )
 from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.models.checkpoints.tensors import encoder_tensors
 from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.models.encoder import Encoder
-from rankwell.models.heads import seeded
 from rankwell.models.layout import Layout, Packed
+from rankwell.models.new_heads import seeded
+from rankwell.papers.shared.bert import load_bert
 from rankwell.rank.requests import check_output, enrich
 
 # BERT with a weight for each token, and its folders

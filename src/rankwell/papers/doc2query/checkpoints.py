@@ -31,7 +31,7 @@ from rankwell.models.checkpoints.tensors import (
     read_weights,
 )
 from rankwell.models.encoder import Encoder
-from rankwell.models.heads import seeded
+from rankwell.models.new_heads import seeded
 from rankwell.models.spec import EncoderConfig
 from rankwell.papers.doc2query.writer import Decoder, QueryWriter
 

@@ -94,7 +94,7 @@ def expand(
         find_writer,
         write_generated,
     )
-    from rankwell.rank.ranker import RankerJudge
+    from rankwell.papers.doc2query.judge import RankerJudge
 
     need_file(out, "expand")
     cluster = cluster_of(context)

@@ -27,7 +27,7 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, model_digest
-from rankwell.rank.ranker import RankerJudge
+from rankwell.papers.doc2query.judge import RankerJudge
 from rankwell.rank.requests import check_output, enrich
 
 if TYPE_CHECKING:

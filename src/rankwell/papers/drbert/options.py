@@ -23,13 +23,6 @@ class PretrainOptions(TrainingOptions):
     )
     short: float = Field(default=0.1, ge=0, le=1, description="Share of pairs truncated to a random shorter length.")
     max_length: int = Field(default=180, ge=8, description="Maximum length of a span pair in tokens.")
-    held_out: float = Field(
-        default=0.01,
-        ge=0,
-        lt=1,
-        description="Share of the passages, at most 10,000, that are held out to measure the model on: MLM loss, MLM "
-        "accuracy and NSP accuracy; 0: none.",
-    )
 
 
 @STAGE_OPTIONS.register("classify")

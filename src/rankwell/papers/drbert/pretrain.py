@@ -39,15 +39,16 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Placer
-from rankwell.models.checkpoints.folders import encoder_settings, fill_if_present, load_bert, write_folder
+from rankwell.models.checkpoints.folders import encoder_settings, fill_if_present, write_folder
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import MLM_BIAS, MLM_PARTS, MLM_WEIGHT, encoder_tensors
 from rankwell.models.devices import chosen_device
 from rankwell.models.encoder import ACTIVATIONS, Encoder
-from rankwell.models.heads import seeded
 from rankwell.models.layout import Layout, Packed
+from rankwell.models.new_heads import seeded
 from rankwell.papers.drbert.options import PretrainOptions
 from rankwell.papers.drbert.pretrain_kernels import choose_others, choose_spans, make_keys, mask_pieces
+from rankwell.papers.shared.bert import load_bert
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step, Task, backward_chunks, chunk_by_tokens
 from rankwell.training.recipe import RecipeStage
@@ -55,7 +56,8 @@ from rankwell.training.stage import STAGES, StageKind, StageResult, Work, proces
 
 TRIES = 4
 """Passages drawn for a random second span; the first with whole words of the length wanted is taken."""
-MOST_HELD_OUT = 10_000
+HELD_OUT_SHARE, MOST_HELD_OUT = 0.01, 10_000
+"""The share of the passages, and the most of them, that measure the model."""
 EVALUATED_AT_ONCE = 256
 HELD_OUT_TOKENS = 1 << 13
 
@@ -356,7 +358,7 @@ def run(work: Work, stage: RecipeStage[PretrainOptions], folder: Path) -> StageR
         PretrainingTask(documents, rows, MaskingVocabulary.of(tokenizer), options, work.seed, segments=segments)
         if len(rows)
         else None
-        for rows in hold_out(np.arange(len(store)), options.held_out, work.seed)
+        for rows in hold_out(np.arange(len(store)), HELD_OUT_SHARE, work.seed)
     )
     assert task is not None
     save = partial(save_pretraining, model=model, tokenizer=tokenizer, max_length=options.max_length)

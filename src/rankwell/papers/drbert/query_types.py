@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rankwell.core.progress import track
-from rankwell.corpus.formats.texts import LabelledTexts, read_labelled
 from rankwell.corpus.query_types import TYPE_SOURCES
 from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
 from rankwell.inputs.reader import Reader
@@ -30,6 +29,7 @@ from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import check_length
 from rankwell.models.checkpoints.folders import load_classifier, save_classifier
+from rankwell.papers.drbert.labelled_texts import LabelledTexts, read_labelled
 from rankwell.papers.drbert.options import ClassifyOptions
 from rankwell.rank.engines.engine import Engine
 from rankwell.rank.engines.torch_engine import TorchEngine

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
     from rankwell.models.checkpoints.config import RankerConfig
 
 Logits = NDArray[np.float32]
-_MODULES = {"torch": "torch_engine", "onnx": "exported", "openvino": "exported"}
+_MODULES = {"torch": "torch_engine", "onnx": "exported"}
 
 
 class Engine(ABC):

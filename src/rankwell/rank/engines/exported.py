@@ -1,13 +1,8 @@
-"""The engines of exported models, on the CPU: ONNX Runtime (fp32 or int8) and OpenVINO (fp32 or f16).
-
-OpenVINO computes fp32 in fp32, and f16 in what the processor does best: bf16 with AMX, f16 on ARM, else fp32. Never
-imports torch.
-"""
+"""The engine of exported models: ONNX Runtime on the CPU, in fp32 or int8. Never imports torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +14,7 @@ from rankwell.core.errors import InputError, MissingExtraError, one_line
 from rankwell.core.progress import computed
 from rankwell.inputs.batching import Sequences, take_sequences, token_batches
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import GRAPHS, Backend, ExportRecord, check_length, check_unchanged, read_export
+from rankwell.models.checkpoints.config import GRAPH, ExportRecord, check_length, check_unchanged, read_export
 from rankwell.models.spec import under_rule
 from rankwell.rank.engines.engine import BACKENDS, Engine, LoadedModel, Logits
 
@@ -31,22 +26,21 @@ Graph = Callable[[Grids], NDArray[Any]]
 class ExportedEngine(Engine):
     """Scores batches of similar lengths; ``budget`` is how many tokens (padding included) are computed at a time.
 
-    ``open_graph`` gives the graph for one call of ``logits``; calls may run in parallel.
+    Calls may run in parallel.
     """
 
-    def __init__(self, record: ExportRecord, open_graph: Callable[[], Graph], budget: int):
+    def __init__(self, record: ExportRecord, compute: Graph, budget: int):
         self.record = record
         self.budget = budget
-        self._open_graph = open_graph
+        self._compute = compute
 
     def logits(self, sequences: Sequences) -> Logits:
         """See :class:`~rankwell.rank.engines.engine.Engine`."""
         sequences = under_rule(sequences, self.record.attention)
-        compute = self._open_graph()
         logits = np.empty((len(sequences), 2 if self.record.head == "two_logits" else 1), np.float32)
         for rows in token_batches(sequences.lengths(), self.budget):
             grids = pad_sequences(take_sequences(sequences, rows))
-            logits[rows] = compute({name: grids[name] for name in self.record.inputs})
+            logits[rows] = self._compute({name: grids[name] for name in self.record.inputs})
             computed(len(rows))
         return logits
 
@@ -61,35 +55,24 @@ class ExportedEngine(Engine):
         return self.record.precision
 
 
-def _load(
-    folder: Path,
-    backend: Backend,
-    changes: Mapping[str, Any],
-    open_graph: Callable[[ExportRecord, Path], Callable[[], Graph]],
-    budget: int,
-) -> LoadedModel:
-    """Load a folder that was exported for ``backend``; raises if the graph does not allow ``changes``."""
-    verify_folder(folder)
-    record, config = read_export(folder, backend)
-    config = config.changed(changes)
-    check_unchanged(record, config)
-    check_length(folder, config.template.max_length, record.positions)
-    engine = ExportedEngine(record, open_graph(record, folder / GRAPHS[backend]), budget)
-    return LoadedModel(engine, Tokenizer.open(folder), config, record.segments)
-
-
 @BACKENDS.register("onnx")
 def load_onnx(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
     """Load a folder that was exported for onnx. Options: ``budget``, and ``threads``, by default all cores."""
 
     # A small budget: what lies between two operations should stay in a core's cache.
     def load(budget: int = 512, threads: int = 0) -> LoadedModel:
-        return _load(folder, "onnx", changes, partial(_open_onnx, threads=threads), budget)
+        verify_folder(folder)
+        record, config = read_export(folder)
+        config = config.changed(changes)
+        check_unchanged(record, config)
+        check_length(folder, config.template.max_length, record.positions)
+        engine = ExportedEngine(record, _open_onnx(folder / GRAPH, threads), budget)
+        return LoadedModel(engine, Tokenizer.open(folder), config, record.segments)
 
     return load(**options)
 
 
-def _open_onnx(record: ExportRecord, graph: Path, threads: int) -> Callable[[], Graph]:
+def _open_onnx(graph: Path, threads: int) -> Graph:
     try:
         import onnxruntime
     except ImportError:
@@ -103,44 +86,7 @@ def _open_onnx(record: ExportRecord, graph: Path, threads: int) -> Callable[[], 
         session = onnxruntime.InferenceSession(str(graph), settings, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own errors have no common class
         raise InputError(graph, None, f"ONNX Runtime cannot read it ({one_line(error)})") from error
-    return lambda: lambda grids: session.run(None, grids)[0]
-
-
-@BACKENDS.register("openvino")
-def load_openvino(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
-    """Load a folder that was exported for openvino.
-
-    Options: ``budget``; ``threads``, by default all cores; and ``compute``, the type of the arithmetic ("f32", "bf16",
-    "f16"), by default as the module's text says.
-    """
-
-    def load(budget: int = 1024, threads: int = 0, compute: str | None = None) -> LoadedModel:
-        return _load(folder, "openvino", changes, partial(_open_openvino, threads=threads, compute=compute), budget)
-
-    return load(**options)
-
-
-def _open_openvino(record: ExportRecord, graph: Path, threads: int, compute: str | None) -> Callable[[], Graph]:
-    try:
-        import openvino
-    except ImportError:
-        raise MissingExtraError("openvino", "onnx", "the backend openvino") from None
-    settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
-    if threads:
-        settings["INFERENCE_NUM_THREADS"] = threads
-    if compute or record.precision == "fp32":
-        settings["INFERENCE_PRECISION_HINT"] = compute or "f32"
-    try:
-        compiled = openvino.Core().compile_model(str(graph), "CPU", settings)
-    except RuntimeError as error:
-        raise InputError(graph, None, f"OpenVINO cannot read it ({one_line(error)})") from error
-
-    def open_graph() -> Graph:
-        # A request holds the buffers of one computation, so calls from several threads need one each.
-        request = compiled.create_infer_request()
-        return lambda grids: request.infer(grids, share_inputs=True)["logits"]
-
-    return open_graph
+    return lambda grids: session.run(None, grids)[0]
 
 
 def pad_sequences(batch: Sequences) -> Grids:

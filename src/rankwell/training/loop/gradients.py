@@ -7,15 +7,16 @@ import os
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
-from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.errors import RankwellError
 from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
 from rankwell.models.cuda_graphs import GraphedEncoder
 from rankwell.models.devices import chosen_device, is_fast_in_bf16
@@ -36,8 +37,8 @@ class Gradients:
     """
 
     def __init__(self, model: nn.Module, task: Task, options: TrainingOptions, rule: AttentionRule, device: str | None):
-        self.processes = start_processes(device)
-        self.device: torch.device = self.processes.device
+        self.processes = Processes.start(device)
+        self.device = self.processes.device
         self.model, self.task = model.to(self.device), task
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         on_gpu = self.device.type == "cuda"
@@ -62,7 +63,7 @@ class Gradients:
 
     def compute(self, items: NDArray[np.int64], seed: int) -> dict[str, Tensor]:
         """The gradient of the mean loss over ``items``, of all processes; returns what the task logs."""
-        count, rank = self.processes.num_processes, self.processes.process_index
+        count, rank = self.processes.count, self.processes.rank
         part = slice(len(items) * rank // count, len(items) * (rank + 1) // count)
         while (figures := self._try(items, part, seed)) is None:  # what the error held is free by now
             self.budget //= 2
@@ -93,17 +94,15 @@ class Gradients:
 
     def _sum_over_processes(self, figures: dict[str, Tensor]) -> dict[str, Tensor]:
         """Sum gradients and figures in one exchange."""
-        from accelerate.utils import reduce
-
         names = sorted(figures)
         logged = torch.stack([figures[name].float() for name in names])
         if self.graphed is not None:
             whole = self.graphed.gradients.flat
-            summed = reduce(torch.cat([whole, logged]), "sum")
+            summed = self.processes.sum(torch.cat([whole, logged]))
             whole.copy_(summed[: len(whole)])
             return dict(zip(names, summed[len(whole) :], strict=True))
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
-        flat = reduce(torch.cat([*(gradient.reshape(-1) for gradient in gradients), logged]), "sum")
+        flat = self.processes.sum(torch.cat([*(gradient.reshape(-1) for gradient in gradients), logged]))
         begin = 0
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = flat[begin : begin + gradient.numel()].view_as(gradient)
@@ -132,29 +131,41 @@ class Gradients:
             self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": value})
 
 
-def start_processes(device: str | None) -> Any:
-    """This process among those ``torchrun`` or ``accelerate launch`` started, or alone."""
-    try:
-        from accelerate import PartialState
-    except ImportError:
-        raise MissingExtraError("accelerate", "train", "training") from None
-    target = chosen_device(device)
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if target.type == "cuda" and here > (gpus := torch.cuda.device_count()):
-        # Else NCCL, which wants a GPU for each, ends it some steps later with a page of its own.
-        start = f"start {gpus}, or train on the CPU (--device cpu)"
-        raise RankwellError(f"{here} processes were started on this machine, where torch sees {gpus} GPUs: {start}")
-    state = PartialState(cpu=target.type == "cpu")
-    if state.num_processes == 1:
-        state.device = target
-    return state
+@dataclass(frozen=True)
+class Processes:
+    """This process, the ``rank``-th of ``count`` that ``torchrun`` started or the only one, and its device."""
 
+    device: torch.device
+    count: int
+    rank: int
 
-def wait_for_all(processes: Any) -> None:
-    """Wait until every process is here. accelerate's own barrier names a GPU, which processes on a CPU may not have."""
-    if processes.num_processes > 1:
-        on_gpu = processes.device.type == "cuda"
-        torch.distributed.barrier(device_ids=[processes.local_process_index] if on_gpu else None)
+    @classmethod
+    def start(cls, device: str | None) -> Processes:
+        """Join the others, if there are any."""
+        target = chosen_device(device)
+        here, count = (int(os.environ.get(name, "1")) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+        if target.type == "cuda" and here > (gpus := torch.cuda.device_count()):
+            # Else NCCL, which wants a GPU for each, ends it some steps later with a page of its own.
+            start = f"start {gpus}, or train on the CPU (--device cpu)"
+            raise RankwellError(f"{here} processes were started on this machine, where torch sees {gpus} GPUs: {start}")
+        if count == 1:
+            return cls(target, 1, 0)
+        if target.type == "cuda":
+            target = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(target)
+        if not distributed.is_initialized():  # by the stage before
+            distributed.init_process_group("nccl" if target.type == "cuda" else "gloo")
+        return cls(target, count, distributed.get_rank())
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over several processes, in place."""
+        distributed.all_reduce(values)
+        return values
+
+    def wait(self) -> None:
+        """Wait until every process is here."""
+        if self.count > 1:
+            distributed.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
 
 
 def gpu_budget(encoder: nn.Module, device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""The one training loop: CPU, one GPU, or several by ``torchrun`` and ``accelerate launch``, unchanged.
+"""The one training loop: CPU, one GPU, or several by ``torchrun``, unchanged.
 
 A step is a pure function of the weights, the optimiser's state, the run's seed and the step's number: items are drawn
 by seed and epoch, dropout by seed and step. So a run that was killed continues from its newest state to the very
@@ -32,7 +32,7 @@ from rankwell.core.files import atomic_folder, remove_leftovers
 from rankwell.core.progress import track
 from rankwell.models.checkpoints.tensors import write_tensors
 from rankwell.models.spec import AttentionRule
-from rankwell.training.loop.gradients import Gradients, wait_for_all
+from rankwell.training.loop.gradients import Gradients
 from rankwell.training.loop.log import TrainingLog
 from rankwell.training.loop.optimiser import learning_rate_at, load_optimiser_tensors, make_optimiser, optimiser_tensors
 from rankwell.training.loop.task import Task, mix_seed
@@ -290,13 +290,13 @@ class _Run:
 
     @property
     def is_main(self) -> bool:
-        return bool(self.processes.is_main_process)
+        return self.processes.rank == 0
 
     def go(self) -> Progress:
         if self.is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.folder)
-        wait_for_all(self.processes)
+        self.processes.wait()
         self.progress = load_state(self.folder, self.model, self.optimiser, self.mean)
         self.gradients.scale = self.progress.scale
         self.log = TrainingLog(self.folder) if self.is_main else None
@@ -334,7 +334,7 @@ class _Run:
         rate = learning_rate_at(number, self.steps, self.options)
         for group in self.optimiser.param_groups:
             group["lr"] = rate * group.get("scale", 1.0)
-        figures = self.gradients.compute(items, mix_seed(self.seed, number, self.processes.process_index))
+        figures = self.gradients.compute(items, mix_seed(self.seed, number, self.processes.rank))
         norm = self.gradients.apply(self.optimiser, self.options.clip)
         self.progress.step = number + 1
         if self.mean is not None:
@@ -390,14 +390,12 @@ class _Run:
             figures = self.validate(self.model)
             self.model.train()
         value = next(iter(figures.values()), 0.0)
-        if self.processes.num_processes > 1:
-            from accelerate.utils import reduce
-
-            value = float(reduce(torch.tensor(value, dtype=torch.float64, device=self.gradients.device), "sum"))
+        if self.processes.count > 1:
+            value = float(self.processes.sum(torch.tensor(value, dtype=torch.float64, device=self.processes.device)))
         if self.progress.best is None or value > self.progress.best:
             self.progress.best, self.progress.best_step, self.progress.without_gain = value, step, 0
             if self.is_main and self.keeps_best:
-                if self._best.exists():  # a sitting that was killed wrote it, and the state after it was lost
+                if self._best.exists():  # a run that was killed wrote it, and the state after it was lost
                     shutil.rmtree(self._best)
                 self.save(self._best)
         else:
@@ -423,7 +421,7 @@ class _Run:
                         self.save(self.folder / "model")
             if self.log is not None:
                 self.log.close()
-        wait_for_all(self.processes)
+        self.processes.wait()
         return self.progress
 
 

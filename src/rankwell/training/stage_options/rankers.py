@@ -28,10 +28,6 @@ class ListOptions(DevOptions):
 
     positives: int = Field(default=1, ge=1, description="Relevant documents per list.")
     negatives: int = Field(default=1, ge=1, description="Non-relevant documents per list, drawn anew each epoch.")
-    weighting: Literal["uniform", "rank"] = Field(
-        default="uniform",
-        description="How negatives are drawn: uniformly, or higher ranks more often.",
-    )
     labels: Literal["relevance", "grade"] = Field(
         default="relevance", description="Labels for the loss: 1 and 0, or the judged grades."
     )
@@ -57,7 +53,7 @@ class ListOptions(DevOptions):
         """How the stage draws its lists."""
         from rankwell.training.data.sampling import Plan
 
-        return Plan(self.positives, self.negatives, self.weighting, labels=self.labels)
+        return Plan(self.positives, self.negatives, labels=self.labels)
 
 
 @STAGE_OPTIONS.register("pointwise")
@@ -99,10 +95,11 @@ class DistilOptions(DevOptions):
     loss: str = Field(default="kl", description="Loss function: kl, margin_mse or another of docs/recipes.md#losses.")
     loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss.")
     list_size: int = Field(default=12, ge=2, description="Documents per list, of which one is known to be relevant.")
-    random: int = Field(default=2, ge=0, description="Documents per list drawn at random from the whole collection.")
-    weighting: Literal["uniform", "rank"] = Field(
-        default="rank",
-        description="How the others are drawn: uniformly, or higher ranks more often.",
+    random: int = Field(
+        default=2,
+        ge=0,
+        description="Documents per list drawn at random from the whole collection; of the others, higher ranks are "
+        "drawn more often.",
     )
     depth: int = Field(default=100, ge=0, description="First-stage candidates per query; 0: none.")
     dense: int = Field(

@@ -187,7 +187,7 @@ def teacher_lists(
     usable = np.flatnonzero(in_epoch & (negatives > 0))
     if not len(usable):
         return Lists(usable, np.zeros((0, options.list_size), np.int64), np.zeros((0, options.list_size), np.float32))
-    plan = Plan(1, options.list_size - 1 - options.random, options.weighting, "query")
+    plan = Plan(1, options.list_size - 1 - options.random, "rank", "query")
     drawn = draw(candidates.take(usable), plan, seed, epoch)
     rows = usable[drawn.queries]
     random = np.random.default_rng([seed, epoch, 0xD1])

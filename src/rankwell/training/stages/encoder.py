@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, read_modules, save_bi_encoder
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.heads import VectorModel, merged_copy
+from rankwell.models.pooling import VectorModel
 from rankwell.training.data.teachers import load_bi_encoder
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import TextPairTask
@@ -28,7 +29,6 @@ from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import FINDING, STAGES, StageKind, StageResult, Work
 from rankwell.training.stage_options.first_stages import EncoderOptions
 from rankwell.training.stages.pairs import check_pairs, fit_first_stage, pool_of, training_pairs
-from rankwell.training.stages.shared import save_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class EncoderInTraining:
         """Write it as a sentence-transformers folder."""
         save_bi_encoder(
             folder,
-            merged_copy(self.model.encoder),
+            self.model.encoder,
             self.start.tokenizer,
             self.modules,
             max_length=self.max_length,
@@ -64,7 +64,7 @@ class EncoderInTraining:
     def frozen(self) -> BiEncoder:
         """A copy as it stands, to encode with."""
         return BiEncoder(
-            merged_copy(self.model.encoder),
+            deepcopy(self.model.encoder),
             self.start.tokenizer,
             modules=self.modules,
             max_length=self.max_length,
@@ -98,7 +98,6 @@ def load(work: Work, stage: RecipeStage[EncoderOptions]) -> EncoderInTraining:
     start = BiEncoder.from_pretrained(folder, device="cpu", precision="fp32", max_length=options.max_length)
     encoder = copy.deepcopy(start.encoder).requires_grad_(True)
     model = VectorModel(encoder, start.modules.pooling)
-    save_memory(work, encoder)
     record = {"stage": stage.name, "kind": stage.kind, **options.model_dump(mode="json", exclude_none=True)}
     return EncoderInTraining(model, start, [*work.history, record])
 
@@ -140,6 +139,4 @@ def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageRe
     return fit_first_stage(work, stage, folder, encoder.model, task, tune_queries, docids, encode, encoder.save)
 
 
-STAGES.register("encoder")(
-    StageKind(EncoderOptions, run, check, measure_first_stage, reads=FINDING | {"lora"}, finds=True)
-)
+STAGES.register("encoder")(StageKind(EncoderOptions, run, check, measure_first_stage, reads=FINDING, finds=True))

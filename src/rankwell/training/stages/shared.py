@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,8 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
-from rankwell.models.encoder import Encoder
-from rankwell.models.foreign import ForeignEncoder, PairModel
-from rankwell.models.heads import add_lora, merged_copy, seeded, start_listwise_head
+from rankwell.models.foreign import PairModel
+from rankwell.models.new_heads import start_listwise_head
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import Reranker
@@ -53,7 +53,7 @@ class RankerInTraining:
 
     def save(self, folder: Path) -> None:
         """Write the checkpoint."""
-        save_checkpoint(folder, merged_copy(self.model), self.tokenizer, self.config)
+        save_checkpoint(folder, self.model, self.tokenizer, self.config)
 
     def task(self, data: TrainingSet, lists: Callable[[int], Lists], loss: Loss) -> RankingTask:
         """Learning from these lists, laid out as the ranker reads them."""
@@ -66,18 +66,7 @@ def load_ranker(work: Work, start: Path | None = None) -> RankerInTraining:
     model, tokenizer, config = load_checkpoint(start or work.model, new_head=True, seed=work.seed, **work.changes)
     if config.template.markers:
         add_markers(model, tokenizer)
-    save_memory(work, model.encoder, train_tokens=config.template.markers)
     return RankerInTraining(model, tokenizer, config.model_copy(update={"history": work.history, "figures": {}}))
-
-
-def save_memory(work: Work, encoder: Encoder | ForeignEncoder, *, train_tokens: bool = False) -> None:
-    """Train the encoder with LoRA and gradient checkpointing, as the recipe asks for."""
-    options = work.recipe.model
-    if options.gradient_checkpointing:
-        encoder.recompute()
-    if options.lora is not None:
-        with seeded(work.seed):
-            add_lora(encoder, options.lora.rank, options.lora.alpha, train_tokens=train_tokens)
 
 
 def load_one_score(work: Work, head: str, start: Path | None = None) -> RankerInTraining:
@@ -170,7 +159,7 @@ def ranking_validation(
         assert isinstance(model, PairModel)
         device = next(model.parameters()).device
         # A copy: an engine turns its model to 16 bits on a GPU, and these weights are still to be trained.
-        engine = TorchEngine(merged_copy(model), ranker.config.attention, device=str(device))
+        engine = TorchEngine(deepcopy(model), ranker.config.attention, device=str(device))
         segments = model.encoder.config.type_vocab_size
         reader = Reader(ranker.tokenizer, ranker.config.template, ranker.config.inference_windows, segments)
         pairs = Ranker.from_engine(engine, reader)

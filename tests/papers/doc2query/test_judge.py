@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 from rankwell.core.errors import InputError
-from rankwell.rank.ranker import Ranker, RankerJudge
+from rankwell.papers.doc2query.judge import RankerJudge
+from rankwell.rank.ranker import Ranker
 
 PAIRS = [("bees", "bees make honey"), ("bank", "a bank lends money")]
 

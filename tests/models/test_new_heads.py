@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.models.attention import make_layout  # noqa: E402
 from rankwell.models.checkpoints.folders import load_checkpoint, load_classifier, save_classifier  # noqa: E402
-from rankwell.models.heads import start_listwise_head  # noqa: E402
+from rankwell.models.new_heads import start_listwise_head  # noqa: E402
 from rankwell.papers.deepct.weighing import load_token_weights, save_token_weights  # noqa: E402
 from rankwell.papers.drbert.pretrain import load_pretraining, save_pretraining  # noqa: E402
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rankwell.core.errors import InputError
-from rankwell.corpus.formats.texts import read_labelled
 from rankwell.corpus.query_types import QUERY_TYPES
+from rankwell.papers.drbert.labelled_texts import read_labelled
 
 
 def write(folder: Path, *lines: str) -> Path:

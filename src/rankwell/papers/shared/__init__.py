@@ -1,0 +1,1 @@
+"""What several papers' systems share and the trunk does not need."""
