@@ -12,7 +12,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -196,19 +196,23 @@ def open_data(name: str) -> Dataset:
 def check_judged(index: Index, parts: Parts) -> str | None:
     """How many relevant documents are not in the collection, in one line. Raises if none is."""
     grades = chain(parts.judged.qrels.values(), parts.report.qrels.values())
-    relevant = {docid for own in grades for docid, grade in own.items() if grade > 0}
-    return lacking_ids(index, len(relevant), {docid for docid in relevant if docid not in index}, "relevant documents")
+    _, problem = unknown_ids(
+        index, (docid for own in grades for docid, grade in own.items() if grade > 0), "relevant documents"
+    )
+    return problem
 
 
-def lacking_ids(index: Index, count: int, lacking: Set[str], kind: str) -> str | None:
-    """How many of ``count`` documents are not in the collection, in one line. Raises if none is there."""
-    if not lacking:
-        return None
-    problem = f"{len(lacking):,} of {count:,} {kind} are not in the collection, such as {min(lacking)}"
-    if len(lacking) == count:
+def unknown_ids(index: Index, docids: Iterable[str], kind: str) -> tuple[set[str], str | None]:
+    """The documents that are not in the collection, and how many they are in one line. Raises if none is there."""
+    ids = sorted(set(docids))
+    unknown = [ids[place] for place in np.flatnonzero(index.documents.find(ids) < 0)]
+    if not unknown:
+        return set(), None
+    problem = f"{len(unknown):,} of {len(ids):,} {kind} are not in the collection, such as {unknown[0]}"
+    if len(unknown) == len(ids):
         first = index.docids(np.zeros(1, np.int64))[0]
         raise RankwellError(f"{problem}; do the ids match? The first of {len(index):,} documents is {first}")
-    return problem
+    return set(unknown), problem
 
 
 def _shuffled(part: Part, seed: int) -> list[list[Query]]:
@@ -436,14 +440,14 @@ def _split_of(run: str) -> tuple[str, str]:
 
 def _known(run: Run, parts: Parts, index: Index) -> Run:
     """The documents of a run that are in the collection, which may be fewer. Raises if there are none."""
-    ids = {docid for ranking in run.values() for docid in ranking.docids}
-    lacking = {docid for docid in ids if docid not in index}
-    if problem := lacking_ids(index, len(ids), lacking, "documents of your engine's run"):
+    docids = (docid for ranking in run.values() for docid in ranking.docids)
+    unknown, problem = unknown_ids(index, docids, "documents of your engine's run")
+    if problem:
         warnings.warn(problem, Notice, stacklevel=2)
     queries = {query.qid for part in (parts.judged, parts.fit, parts.report) for query in part.queries}
     if queries.isdisjoint(run):
         raise RankwellError("your engine's run has none of the judged queries; do the ids match?")
-    return Run({qid: ranking.select(lambda docid: docid not in lacking) for qid, ranking in run.items()})
+    return Run({qid: ranking.select(lambda docid: docid not in unknown) for qid, ranking in run.items()})
 
 
 def only(run: Run, queries: Sequence[Query]) -> Run:
