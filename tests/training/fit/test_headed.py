@@ -16,10 +16,10 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document
 from rankwell.corpus.sources import read_text_file
 from rankwell.rank.system import System
-from rankwell.training.fit import ladder
+from rankwell.training.fit import climb
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.parts import headed
-from rankwell.training.fit.rungs import Step
+from rankwell.training.fit.headings import headed
+from rankwell.training.fit.steps import Step
 
 WORDS = [f"{first}{second}" for first in ("ba", "de", "fi", "go", "lu") for second in "bcdfghjklmnpqrstvwxz"]
 
@@ -38,7 +38,7 @@ def write(folder: Path, *, title: str = "title") -> Path:
 def test_a_system_is_fitted_to_titles_and_searches_documents_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda task: [])
+    monkeypatch.setattr(climb, "all_steps", lambda task: [])
     said: list[str] = []
     system = fit(write(tmp_path / "data"), tmp_path / "system", queries_from="titles", device="cpu", say=said.append)
     assert said[0].startswith("The titles of the documents are the queries.")
@@ -49,7 +49,7 @@ def test_a_system_is_fitted_to_titles_and_searches_documents_as_they_are(
     assert expected in html.unescape(page)
     assert "system.work" not in page + "".join(said)
     assert (system.card["queries"], len(system)) == ("titles", 100)
-    assert [rung["rung"] for rung in system.card["rungs"]] == ["bm25"]
+    assert [result["step"] for result in system.card["steps"]] == ["bm25"]
     # The last word is in the text of the last document and in the title of the first alone.
     found = System.open(tmp_path / "system").search(WORDS[-1], k=5)
     assert {answer.docid for answer in found} == {"d0", "d99"}
@@ -57,8 +57,8 @@ def test_a_system_is_fitted_to_titles_and_searches_documents_as_they_are(
 
 
 def test_the_small_system_has_the_documents_as_they_are_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("taught", "a small bi-encoder", perfect, kind="beside")])
-    monkeypatch.setattr(ladder, "is_larger", lambda below: True)
+    monkeypatch.setattr(climb, "all_steps", lambda task: [Step("taught", "a small bi-encoder", perfect, kind="beside")])
+    monkeypatch.setattr(climb, "is_larger", lambda below: True)
     said: list[str] = []
     fit(write(tmp_path / "data"), tmp_path / "system", queries_from="titles", device="cpu", say=said.append)
     small = System.open(tmp_path / "system-small")

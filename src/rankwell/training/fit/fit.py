@@ -21,10 +21,11 @@ from rankwell.models.devices import chosen_device
 from rankwell.rank.system import System, refuse_taken
 from rankwell.rank.texts import is_system
 from rankwell.retrieve.index import Index
-from rankwell.training.fit.ladder import SAVING, Climb, Clock, climb, interval_of, plan
-from rankwell.training.fit.parts import SET_ASIDE, Kind, Parts, check_judged, write_headed
+from rankwell.training.fit.climb import SAVING, Climb, Clock, climb, interval_of, plan
+from rankwell.training.fit.headings import Kind, write_headed
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
-from rankwell.training.fit.rungs import ENGINE
+from rankwell.training.fit.split import SET_ASIDE, Parts, check_judged
+from rankwell.training.fit.steps import ENGINE
 from rankwell.training.fit.task import FitTask
 
 NO_QUERIES = (
@@ -246,8 +247,8 @@ def _save(task: FitTask, asked: FitTask, climbed: Climb) -> System:
     }
     if (small := climbed.small) is not None and not is_system(_small(task.out)):
         shown = (climbed.base.step.name, small.step.name)
-        rungs = [{**rung, "kept": True} for rung in figures["rungs"] if rung["rung"] in shown]
-        own = {**figures, "system": small.describe(), "rungs": rungs}
+        results = [{**result, "kept": True} for result in figures["steps"] if result["step"] in shown]
+        own = {**figures, "system": small.describe(), "steps": results}
         small.system.save(_small(task.out), card=own, files={"README.md": card_text(own, command)})
     return climbed.system.save(task.out, card=figures, files=files)
 

@@ -16,9 +16,9 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval
 from rankwell.plots.ladder import Bar, draw_costs, draw_ladder
 from rankwell.plots.pictures import page, table
-from rankwell.training.fit.ladder import LEVEL, Climb, Skipped, interval_of, p_value
-from rankwell.training.fit.parts import Part
-from rankwell.training.fit.rungs import Rung
+from rankwell.training.fit.climb import LEVEL, Climb, Skipped, interval_of, p_value
+from rankwell.training.fit.split import Part
+from rankwell.training.fit.steps import Result
 from rankwell.training.fit.task import FitTask
 
 SHOWN = 10
@@ -50,12 +50,12 @@ def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
         "system": climbed.best.describe(),
         "base": climbed.base.step.title,
         "twice the queries": climbed.doubling(task.measure),
-        "rungs": [_figures(tried, task, climbed.reported(parts)) for tried in climbed.tried],
+        "steps": [_figures(tried, task, climbed.reported(parts)) for tried in climbed.tried],
     }
 
 
-def _figures(tried: Rung | Skipped, task: FitTask, reported: Part) -> dict[str, Any]:
-    name = {"rung": tried.step.name, "title": tried.step.title}
+def _figures(tried: Result | Skipped, task: FitTask, reported: Part) -> dict[str, Any]:
+    name = {"step": tried.step.name, "title": tried.step.title}
     if isinstance(tried, Skipped):
         return {**name, tried.outcome: tried.reason}
     record: dict[str, Any] = {**name, "kept": tried.kept, "system": tried.describe()}
@@ -72,7 +72,7 @@ def _figures(tried: Rung | Skipped, task: FitTask, reported: Part) -> dict[str, 
             }
     if tried.contrast is not None:
         contrast = tried.contrast
-        record["against the rung below"] = {
+        record["against the step below"] = {
             "difference": contrast.difference,
             "interval": list(contrast.interval),
             "p": contrast.p,
@@ -83,13 +83,13 @@ def _figures(tried: Rung | Skipped, task: FitTask, reported: Part) -> dict[str, 
 
 
 def query_table(task: FitTask, climbed: Climb) -> str:
-    """The measure of every query to report under each rung that was kept, as tab-separated lines."""
-    rungs, part = [rung for rung in climbed.rungs if rung.report is not None], climbed.reported(task.parts)
-    names = [rung.step.name for rung in rungs]
+    """The measure of every query to report under each step that was kept, as tab-separated lines."""
+    results, part = [result for result in climbed.results if result.report is not None], climbed.reported(task.parts)
+    names = [result.step.name for result in results]
     again = [name if names.index(name) == place else f"{name} again" for place, name in enumerate(names)]
     rows = [["query", *again]]
-    if rungs and len(part):
-        evaluations = [evaluate(part.qrels, rung.report or Run(), [task.measure]) for rung in rungs]
+    if results and len(part):
+        evaluations = [evaluate(part.qrels, result.report or Run(), [task.measure]) for result in results]
         columns = [evaluation.per_query[task.measure].tolist() for evaluation in evaluations]
         rows += [
             [qid, *(f"{value:.6g}" for value in values)]
@@ -100,7 +100,7 @@ def query_table(task: FitTask, climbed: Climb) -> str:
 
 def card_text(figures: Mapping[str, Any], command: str) -> str:
     """The text of ``README.md``."""
-    kept = [rung for rung in figures["rungs"] if rung.get("kept")]
+    kept = [result for result in figures["steps"] if result.get("kept")]
     lines = [
         "# A fitted search system",
         "",
@@ -109,7 +109,7 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
         f"    {command}",
         "",
     ]
-    reported = [rung for rung in kept if "report" in rung]
+    reported = [result for result in kept if "report" in result]
     if reported:
         names = list(reported[0]["report"])
         lines += [
@@ -118,16 +118,16 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
             f"| step | {' | '.join(names)} | ms a query |",
             f"|---|{'--:|' * (len(names) + 1)}",
         ]
-        for rung in reported:
-            means = " | ".join(f"{rung['report'][name]['mean']:.3f}" for name in names)
-            lines.append(f"| {rung['title']} | {means} | {rung['milliseconds']:.0f} |")
+        for result in reported:
+            means = " | ".join(f"{result['report'][name]['mean']:.3f}" for name in names)
+            lines.append(f"| {result['title']} | {means} | {result['milliseconds']:.0f} |")
     else:
         lines.append("Nothing was measured: there were no judged queries.")
     missing = [
-        f"- {rung['title']}: {outcome}, {rung[outcome]}"
-        for rung in figures["rungs"]
+        f"- {step['title']}: {outcome}, {step[outcome]}"
+        for step in figures["steps"]
         for outcome in ("skipped", "failed")
-        if outcome in rung
+        if outcome in step
     ]
     if missing:
         lines += ["", "Not measured:", "", *missing]
@@ -137,7 +137,7 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
 
 def report_page(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command: str) -> str:
     """The text of ``report.html``."""
-    body = [*_lead(task, climbed), *_ladder(task, climbed)]
+    body = [*_lead(task, climbed), *_steps(task, climbed)]
     if climbed.best.report is not None and climbed.base.report is not None:
         body += _queries(task, climbed)
     body += _settings(figures, task, climbed, command)
@@ -176,7 +176,7 @@ def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
     yield f'<p class="dim">{len(task.index):,} documents; {escape(task.parts.describe())}{clicks}.</p>'
 
 
-def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
+def _steps(task: FitTask, climbed: Climb) -> Iterator[str]:
     yield "<h2>Step by step</h2>"
     part, measure = task.parts.judged, task.measure
     if len(part):
@@ -187,9 +187,9 @@ def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
             "unless it is worse. Bars are 95 % intervals.</p>"
         )
         bars = []
-        for rung in climbed.rungs:
-            mean, (low, high) = interval_of(part.head(rung.count), rung.run, measure)
-            bars.append(Bar(rung.step.title, mean, low, high, rung.kept, rung.milliseconds))
+        for result in climbed.results:
+            mean, (low, high) = interval_of(part.head(result.count), result.run, measure)
+            bars.append(Bar(result.step.title, mean, low, high, result.kept, result.milliseconds))
         yield draw_ladder(bars, measure)
     heads = ["step", measure, "gain", "p", "ms a query", "made in"]
     yield table(heads, [_tried_cells(tried, task) for tried in climbed.tried])
@@ -199,10 +199,12 @@ def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
     yield draw_costs(bars, measure)
     reported, names = climbed.reported(task.parts), measures_of(measure)
     yield f"<h2>On the {len(reported):,} queries of the report</h2>"
-    yield table(["step kept", *names], [_report_cells(rung, reported, names) for rung in climbed.rungs if rung.kept])
+    yield table(
+        ["step kept", *names], [_report_cells(result, reported, names) for result in climbed.results if result.kept]
+    )
 
 
-def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
+def _tried_cells(tried: Result | Skipped, task: FitTask) -> str:
     name = escape(tried.step.title)
     if isinstance(tried, Skipped):
         words = f"{tried.outcome}: {escape(tried.reason)}"
@@ -217,10 +219,10 @@ def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
     return f"<tr><td>{mark} {name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _report_cells(rung: Rung, part: Part, names: Sequence[str]) -> str:
-    run = rung.report or Run()
+def _report_cells(result: Result, part: Part, names: Sequence[str]) -> str:
+    run = result.report or Run()
     cells = "".join(f"<td>{_mean(part, run, name)}</td>" for name in names)
-    return f"<tr><td>{escape(rung.step.title)}</td>{cells}</tr>"
+    return f"<tr><td>{escape(result.step.title)}</td>{cells}</tr>"
 
 
 def _mean(part: Part, run: Run, measure: str) -> str:

@@ -20,22 +20,11 @@ from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import open_collection
-from rankwell.training.fit.parts import (
-    CHOOSE,
-    FIT,
-    LISTWISE,
-    TIMED_STEPS,
-    Kind,
-    Part,
-    Parts,
-    Rates,
-    divide,
-    engine_run,
-    mean_words,
-    measure_ranker,
-    open_data,
-    write_parts,
-)
+from rankwell.training.fit.engine_runs import engine_run
+from rankwell.training.fit.headings import Kind
+from rankwell.training.fit.schedule import LISTWISE
+from rankwell.training.fit.speed import TIMED_STEPS, Rates, mean_words, measure_ranker
+from rankwell.training.fit.split import CHOOSE, FIT, Part, Parts, divide, open_data, write_parts
 from rankwell.training.loop.log import read_metrics
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
@@ -142,9 +131,9 @@ class FitTask:
         """The number of queries to report that are not among the judged ones that choose."""
         return 0 if set(self.parts.report.qrels) <= set(self.parts.judged.qrels) else len(self.parts.report)
 
-    def rung(self, key: str) -> Path:
-        """The folder of a finished rung."""
-        return self.work / "rungs" / key
+    def finished(self, key: str) -> Path:
+        """The folder of a finished step."""
+        return self.work / "steps" / key
 
     @property
     def reading(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The rungs of the ladder: systems of growing cost, each made by a tuner or by a recipe.
+"""The steps of a fit: systems of growing cost, each made by a tuner or by a recipe.
 
 Settings are tuned by cross-validation: each judged query is ranked under the settings chosen without its fold. What is
 trained sees the queries to fit, and is measured on the queries to choose.
@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+from rankwell.core.files import atomic_folder, link_tree
+from rankwell.core.manifest import write_json
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.breakdowns import cut_candidates
@@ -31,18 +33,10 @@ from rankwell.rank.system import System
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.tune import built_with, choose_analyzer, other_analyzers, tune_bm25
-from rankwell.training.fit.parts import (
-    ADAPTER_SECONDS,
-    LEAST_TO_FIT,
-    LISTWISE,
-    POINTWISE,
-    Part,
-    as_word_ranker,
-    depth_that_pays,
-    only,
-    schedule,
-    training_factor,
-)
+from rankwell.training.fit.engine_runs import only
+from rankwell.training.fit.schedule import LISTWISE, POINTWISE, schedule
+from rankwell.training.fit.speed import ADAPTER_SECONDS, training_factor
+from rankwell.training.fit.split import LEAST_TO_FIT, Part
 from rankwell.training.fit.task import FitTask, K
 from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.stage import stage_kinds
@@ -69,12 +63,12 @@ TAUGHT = "taught"
 
 @dataclass(frozen=True)
 class Step:
-    """How a rung is made from the best system below it, and the seconds it may take."""
+    """How a step is made from the best system below it, and the seconds it may take."""
 
     name: str
     title: str
-    make: Callable[[FitTask, Rung], Rung]
-    seconds: Callable[[FitTask, Rung], float] = lambda task, below: 0.0
+    make: Callable[[FitTask, Result], Result]
+    seconds: Callable[[FitTask, Result], float] = lambda task, below: 0.0
     learns: Literal["nothing", "settings", "weights"] = "nothing"
     """Settings are tuned on judged queries, weights are trained on the queries to fit."""
     kind: Literal["search", "join", "rerank", "beside"] = "search"
@@ -93,12 +87,12 @@ BASE = Step("bm25", "BM25", lambda task, below: below, given=True)
 
 
 @dataclass(frozen=True, eq=False)
-class Rung:
+class Result:
     """A system that was tried, its run of judged queries it was not fitted to, and the stages that made it.
 
     ``engine``: it re-ranks what the user's engine returns. ``count`` says how many of the judged queries it is
     measured on: the first ones, 0 for all it can be. ``key`` names it in the work folder. ``contrast`` compares it with
-    the rung kept below it. ``report`` is its run of the queries to report, which only kept rungs have. ``doubling`` is
+    the step kept below it. ``report`` is its run of the queries to report, which only kept steps have. ``doubling`` is
     the gain from the last doubling of the queries that were trained on, and its interval.
     """
 
@@ -132,35 +126,35 @@ class Rung:
         return f"your engine, its best {self.system.depth} re-ranked ({self.system.shares or 'alone'})"
 
 
-def engine(task: FitTask) -> Rung:
+def engine(task: FitTask) -> Result:
     """What the user has."""
     found = only(task.engine or Run(), task.parts.judged.queries)
-    return Rung(System(FirstStage(task.index, computing=Computing(task.device))), found, {}, engine=True)
+    return Result(System(FirstStage(task.index, computing=Computing(task.device))), found, {}, engine=True)
 
 
-def searched(task: FitTask, system: System) -> Rung:
+def searched(task: FitTask, system: System) -> Result:
     """A system that nothing was fitted for, with its run of all judged queries."""
-    return Rung(system, system.search(task.parts.judged.queries, K, threads=task.threads), {})
+    return Result(system, system.search(task.parts.judged.queries, K, threads=task.threads), {})
 
 
-def bm25(task: FitTask) -> Rung:
-    """The lowest rung."""
+def bm25(task: FitTask) -> Result:
+    """The lowest step."""
     return searched(task, System(FirstStage(task.index, computing=Computing(task.device))))
 
 
-def _analyse(analyzers: Sequence[Analyzer], task: FitTask, below: Rung) -> Rung:
+def _analyse(analyzers: Sequence[Analyzer], task: FitTask, below: Result) -> Result:
     """Build the index with the analyser that cross-validation chooses."""
     part, lower = task.parts.judged, below.system.first_stage
     how = {**task.tuning(part), "k": K, "threads": task.threads}
     tuned, run = choose_analyzer(task.index, analyzers, part.queries, part.qrels, lower.bm25, **how)
-    return Rung(System(replace(lower, index=built_with(task.index, tuned.best, task.work / ANALYSER))), run, {})
+    return Result(System(replace(lower, index=built_with(task.index, tuned.best, task.work / ANALYSER))), run, {})
 
 
-def _analyse_seconds(task: FitTask, below: Rung) -> float:
+def _analyse_seconds(task: FitTask, below: Result) -> float:
     return 5 * len(task.index) / INDEXED  # at most three to try, then the best twice
 
 
-def _hybrid(encoder: str, task: FitTask, below: Rung) -> Rung:
+def _hybrid(encoder: str, task: FitTask, below: Result) -> Result:
     """BM25 and a bi-encoder as it is."""
     lower = below.system.first_stage
     first = FirstStage(task.index, lower.bm25, encoder, DEFAULT_SHARE, computing=Computing(task.device))
@@ -169,7 +163,7 @@ def _hybrid(encoder: str, task: FitTask, below: Rung) -> Rung:
     return searched(task, System(first))
 
 
-def _hybrid_seconds(encoder: str, task: FitTask, below: Rung) -> float:
+def _hybrid_seconds(encoder: str, task: FitTask, below: Result) -> float:
     encoder = encoder or _encoder_of(below)
     rates = task.rates(encoder)
     return (
@@ -178,7 +172,7 @@ def _hybrid_seconds(encoder: str, task: FitTask, below: Rung) -> float:
     )
 
 
-def _tune(task: FitTask, below: Rung) -> Rung:
+def _tune(task: FitTask, below: Result) -> Result:
     """Tune k1 and b and, if there is a bi-encoder, its share: with them or with those below, whichever ranks better.
 
     What is best for BM25 alone is not always best beside a bi-encoder.
@@ -194,17 +188,17 @@ def _tune(task: FitTask, below: Rung) -> Rung:
     words = [task.index.search(some, own, k=DEEP, threads=task.threads) for own, some in by_setting.items()]
     found = {tuned.best: Run({qid: ranking for run in words for qid, ranking in run.items()})}
     if not lower.share:
-        return Rung(System(replace(lower, bm25=tuned.best)), found[tuned.best].head(K), {})
+        return Result(System(replace(lower, bm25=tuned.best)), found[tuned.best].head(K), {})
     found[lower.bm25] = task.index.search(part.queries, lower.bm25, k=DEEP, threads=task.threads)
     similarity = lower.dense.search(part.queries, task.index, DEEP)
     runs = {bm25: {"first": run, "similarity": similarity} for bm25, run in found.items()}
     shares = {bm25: _tune_shares(task, own, part) for bm25, own in runs.items()}
     best = max(shares, key=lambda bm25: shares[bm25].cross_validated)
     system = System(replace(lower, bm25=best, share=shares[best].best.similarity))
-    return Rung(system, fuse(runs[best], shares[best].setting_for, depth=K), {})
+    return Result(system, fuse(runs[best], shares[best].setting_for, depth=K), {})
 
 
-def _tune_few(task: FitTask, lower: FirstStage) -> Rung:
+def _tune_few(task: FitTask, lower: FirstStage) -> Result:
     """With few queries, the bi-encoder's share alone: the mean of the folds' choices, pulled towards the usual one."""
     part = task.parts.judged
     runs = search_both(task.index, lower.dense, part.queries, lower.bm25, threads=task.threads)
@@ -215,31 +209,31 @@ def _tune_few(task: FitTask, lower: FirstStage) -> Rung:
         return Shares.hybrid(round(PULL * DEFAULT_SHARE + (1 - PULL) * mean, 1))
 
     run = fuse(runs, lambda qid: pulled([tuned.setting_for(qid)]), depth=K)
-    return Rung(System(replace(lower, share=pulled(tuned.fold_settings).similarity)), run, {})
+    return Result(System(replace(lower, share=pulled(tuned.fold_settings).similarity)), run, {})
 
 
 def _tune_shares(task: FitTask, runs: Mapping[str, Run], part: Part, *, alone: bool = True) -> Tuned[Shares]:
-    """The shares that rank a part best. ``first`` alone would be a rung below, and others ``alone`` may be one."""
+    """The shares that rank a part best. ``first`` alone would be a step below, and others ``alone`` may be one."""
     grid = [shares for shares in share_grid(list(runs)) if shares.first < 1 and (alone or shares.first)]
     return tune_fusion(runs, part.qrels, grid, **task.tuning(part))
 
 
-def _learned(kind: str, task: FitTask, below: Rung) -> Rung:
+def _learned(kind: str, task: FitTask, below: Result) -> Result:
     """A first stage that a recipe's stage learns. Its share is cross-validated on the queries to choose.
 
     The cheap one is learned from half of the queries, too: that tells what more of them are worth.
     """
-    rung, count = _learn(task, below, kind, kind), len(task.fit_part(kind))
+    result, count = _learn(task, below, kind, kind), len(task.fit_part(kind))
     if kind != "adapter" or count < 2 * LEAST_TO_FIT:
-        return rung
+        return result
     task.samples[HALF] = count // 2
     half = _learn(task, below, kind, HALF)
-    runs = {"half": half.run, "whole": rung.run}
+    runs = {"half": half.run, "whole": result.run}
     [gain] = compare(task.parts.choose.qrels, runs, task.measure, baseline="half").contrasts
-    return replace(rung, doubling=(gain.difference, *gain.interval))
+    return replace(result, doubling=(gain.difference, *gain.interval))
 
 
-def _learn(task: FitTask, below: Rung, kind: str, name: str) -> Rung:
+def _learn(task: FitTask, below: Result, kind: str, name: str) -> Result:
     lower = below.system.first_stage
     encoder = {"encoder": task.start, TAUGHT: FitTask.shipped}.get(name, _encoder_of(below))
     options: dict[str, Any] = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
@@ -257,25 +251,25 @@ def _learn(task: FitTask, below: Rung, kind: str, name: str) -> Rung:
     runs = search_both(task.index, first.dense, task.parts.choose.queries, lower.bm25, threads=task.threads)
     tuned = _tune_shares(task, runs, task.parts.choose)
     system = System(replace(first, share=tuned.best.similarity))
-    return Rung(system, fuse(runs, tuned.setting_for, depth=K), {kind: options})
+    return Result(system, fuse(runs, tuned.setting_for, depth=K), {kind: options})
 
 
-def _words(task: FitTask, below: Rung) -> Rung:
+def _words(task: FitTask, below: Result) -> Result:
     """The best documents re-ranked by their words' vectors, with the weight that is tuned."""
     first, part = replace(below.system.first_stage, encoder=_encoder_of(below)), task.parts.judged.head(below.count)
     top = only(below.run, part.queries).head(K)
     runs = {"model": first.dense.compare_words(top, part.queries, task.index), "first": top}
     tuned = _tune_shares(task, runs, part)
     system = System(replace(first, words=tuned.best.model))
-    return Rung(system, fuse(runs, tuned.setting_for), below.stages, below.count)
+    return Result(system, fuse(runs, tuned.setting_for), below.stages, below.count)
 
 
-def _encoder_of(below: Rung) -> str:
+def _encoder_of(below: Result) -> str:
     """The bi-encoder of the best first stage, or the shipped one."""
     return str(below.system.first_stage.encoder or FitTask.shipped)
 
 
-def _adapter_seconds(task: FitTask, below: Rung) -> float:
+def _adapter_seconds(task: FitTask, below: Result) -> float:
     parts, rates = task.parts, task.rates(_encoder_of(below))
     vectors = task.unencoded(_encoder_of(below)) / rates.documents
     fit = task.fit_part("adapter")
@@ -284,20 +278,20 @@ def _adapter_seconds(task: FitTask, below: Rung) -> float:
     return vectors + (len(fit) + len(parts.choose) + len(parts.report)) / rates.queries + training
 
 
-def _taught(task: FitTask, below: Rung) -> Rung:
+def _taught(task: FitTask, below: Result) -> Result:
     """The shipped bi-encoder, taught by the fitted one below; it compares words if that one does."""
-    rung = replace(_learn(task, below, "encoder", TAUGHT), count=len(task.parts.choose))
-    return _words(task, rung) if below.system.first_stage.words else rung
+    result = replace(_learn(task, below, "encoder", TAUGHT), count=len(task.parts.choose))
+    return _words(task, result) if below.system.first_stage.words else result
 
 
-def is_larger(below: Rung) -> bool:
+def is_larger(below: Result) -> bool:
     """Whether the bi-encoder was fitted, and is larger than the shipped one."""
     start = below.stages.get("encoder", {}).get("encoder", FitTask.shipped)
     own, shipped = (describe(find_model(model)).dimensions() for model in (start, FitTask.shipped))
     return own.hidden_size * own.num_hidden_layers > shipped.hidden_size * shipped.num_hidden_layers
 
 
-def _encoder_seconds(name: str, task: FitTask, below: Rung) -> float:
+def _encoder_seconds(name: str, task: FitTask, below: Result) -> float:
     parts, start = task.parts, FitTask.shipped if name == TAUGHT else task.start
     rates, fit, queries = task.rates(start), task.fit_part(name), len(parts.choose) + len(parts.report)
     epochs = float(schedule(fit, start, task.device)["epochs"])
@@ -305,16 +299,16 @@ def _encoder_seconds(name: str, task: FitTask, below: Rung) -> float:
     return training + len(task.index) / rates.documents + queries / rates.queries
 
 
-def _join(task: FitTask, below: Rung) -> Rung:
+def _join(task: FitTask, below: Result) -> Result:
     """The lists of the user's engine and of the best first stage in one, by a share that is tuned."""
     part = task.parts.judged.head(below.count)
     runs = {"similarity": only(below.run, part.queries), "first": only(task.engine or Run(), part.queries)}
     tuned = _tune_shares(task, runs, part, alone=False)
     system = System(below.system.first_stage, engine=tuned.best.first)
-    return Rung(system, fuse(runs, tuned.setting_for, depth=K), below.stages, below.count, engine=True)
+    return Result(system, fuse(runs, tuned.setting_for, depth=K), below.stages, below.count, engine=True)
 
 
-def _rerank(task: FitTask, below: Rung) -> Rung:
+def _rerank(task: FitTask, below: Result) -> Result:
     """Train a re-ranker on the candidates of the first stage, tune its share, and find the depth that pays."""
     first_stage, part = below.system.first_stage, task.parts.choose
     lower = only(below.run, part.queries)
@@ -324,16 +318,16 @@ def _rerank(task: FitTask, below: Rung) -> Rung:
     # A fitted bi-encoder knows these texts; an unfitted one would be no better a start than the checkpoint.
     start = FIRST_STAGE_ENCODER if "encoder" in below.stages else "previous"
     stages = {"pointwise": {**POINTWISE, "start": start}, "listwise": LISTWISE}
-    # The candidates to choose on are those of the rung below, each searched with the share chosen without it.
+    # The candidates to choose on are those of the step below, each searched with the share chosen without it.
     trained = task.train("rerank", first_stage, stages, candidates)
     model = trained.work.done[-1]
     assert model.run is not None  # a listwise stage is measured
     runs = {"model": model.run, "first": lower.head(K)}
-    rung = _reranked(task, below, model.folder / "model", runs, len(part))
-    return replace(rung, stages={**below.stages, **stages})
+    result = _reranked(task, below, model.folder / "model", runs, len(part))
+    return replace(result, stages={**below.stages, **stages})
 
 
-def _reranked(task: FitTask, below: Rung, ranker: Path, runs: Mapping[str, Run], count: int) -> Rung:
+def _reranked(task: FitTask, below: Result, ranker: Path, runs: Mapping[str, Run], count: int) -> Result:
     """A re-ranker on the list below, with the shares of the runs and the depth that pay on the first queries."""
     part, top = task.parts.judged.head(count), runs["first"]
     lower = only(below.run, part.queries)
@@ -348,10 +342,10 @@ def _reranked(task: FitTask, below: Rung, ranker: Path, runs: Mapping[str, Run],
         shares=tuned.best if tuned.best.model < 1 else None,
         engine=lower_system.engine,
     )
-    return Rung(system, before_rest(fuse(head, tuned.setting_for), lower), below.stages, count, below.engine)
+    return Result(system, before_rest(fuse(head, tuned.setting_for), lower), below.stages, count, below.engine)
 
 
-def _as_is(model: str, task: FitTask, below: Rung) -> Rung:
+def _as_is(model: str, task: FitTask, below: Result) -> Result:
     """A re-ranker as it is on the best documents, with the shares of its scores, the bi-encoder's and the list's."""
     depth, count = _reading(task, below, model)
     part, first = task.parts.judged.head(count), below.system.first_stage
@@ -363,19 +357,19 @@ def _as_is(model: str, task: FitTask, below: Rung) -> Rung:
     return _reranked(task, below, find_model(model), {**runs, "first": top}, count)
 
 
-def _reading(task: FitTask, below: Rung, model: str) -> tuple[int, int]:
+def _reading(task: FitTask, below: Result, model: str) -> tuple[int, int]:
     """The depth and the number of queries that fit into a part of the time left: fewer queries before less depth."""
     pairs, enough = READING_TIME * task.left * task.scored_a_second(model), min(below.count, ENOUGH_READ)
     depth = max((depth for depth in DEPTHS if depth * (enough + task.reported) <= pairs), default=DEPTHS[0])
     return depth, min(below.count, max(LEAST_READ, int(pairs / depth) - task.reported))
 
 
-def _as_is_seconds(model: str, task: FitTask, below: Rung) -> float:
+def _as_is_seconds(model: str, task: FitTask, below: Result) -> float:
     depth, count = _reading(task, below, model)
     return depth * (count + task.reported) / task.scored_a_second(model)
 
 
-def _rerank_seconds(task: FitTask, below: Rung) -> float:
+def _rerank_seconds(task: FitTask, below: Result) -> float:
     parts, fit = task.parts, task.fit_part("rerank")
     lists = sum(float(stage["epochs"]) * fit.pairs * (1 + int(stage["negatives"])) for stage in (POINTWISE, LISTWISE))
     searching = len(fit) / task.rates(_encoder_of(below)).queries if below.system.first_stage.share else 0.0
@@ -387,8 +381,8 @@ def _rerank_seconds(task: FitTask, below: Rung) -> float:
     return searching + (lists + read / training_factor(task.device)) / task.trained_a_second(task.start)
 
 
-def ladder(task: FitTask) -> list[Step]:
-    """The rungs above BM25, the cheapest first.
+def all_steps(task: FitTask) -> list[Step]:
+    """The steps above BM25, the cheapest first.
 
     A list that a fitted bi-encoder changes is joined and re-ranked again.
     """
@@ -449,3 +443,29 @@ def ladder(task: FitTask) -> list[Step]:
         *reading,
         Step("rerank", "a trained re-ranker", _rerank, _rerank_seconds, learns="weights", kind="rerank"),
     ]
+
+
+def as_word_ranker(encoder: Path, folder: Path) -> Path:
+    """A bi-encoder as a re-ranker, which makes word vectors of the texts it is given."""
+    if not folder.exists():
+        with atomic_folder(folder) as temporary:
+            link_tree(encoder, temporary)
+            write_json(temporary / f"{WORDS}.json", {})
+    return folder
+
+
+def depth_that_pays(part: Part, first: Run, fused: Run, measure: str, depths: Sequence[int], device: str | None) -> int:
+    """The best depth on a GPU; on a CPU, where depth is dear, the smallest that is not significantly worse."""
+    longest = max(map(len, fused.values()), default=1)
+    if chosen_device(device).type == "cuda":
+        return longest
+    possible = sorted({min(depth, longest) for depth in depths})
+    runs = {f"{depth:,}": cut_candidates(fused, first, depth) for depth in possible}
+    compared = compare(part.qrels, runs, measure, baseline=f"{possible[-1]:,}")
+    return next(depth for depth in possible if depth == possible[-1] or not compared.significant(f"{depth:,}", measure))
+
+
+def can_be_trained(model: str) -> bool:
+    """Whether training can start from a bi-encoder: not one that writes, nor one with layers on top of its vectors."""
+    checkpoint = describe(find_model(model))
+    return not checkpoint.generates and all(kind != "Dense" for kind, _ in checkpoint.modules)

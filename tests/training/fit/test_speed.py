@@ -14,16 +14,17 @@ pytest.importorskip("torch")
 import torch
 from tests.training import toys
 from tests.training.fit.fitting import named, perfect
-from tests.training.fit.test_parts import write_splits
+from tests.training.fit.test_split import write_splits
 
 from rankwell import sample
 from rankwell.core import native
 from rankwell.models import devices
 from rankwell.models.devices import Computing
-from rankwell.training.fit import parts
-from rankwell.training.fit.ladder import Clock, _seconds
-from rankwell.training.fit.parts import Rates, schedule, training_factor
-from rankwell.training.fit.rungs import Step, _reading, bm25
+from rankwell.training.fit import speed
+from rankwell.training.fit.climb import Clock, _seconds
+from rankwell.training.fit.schedule import schedule
+from rankwell.training.fit.speed import Rates, training_factor
+from rankwell.training.fit.steps import Step, _reading, bm25
 from rankwell.training.fit.task import FitTask
 
 
@@ -119,9 +120,9 @@ def test_training_is_timed_in_its_own_precision(tmp_path: Path, monkeypatch: pyt
         asked.append(how.precision)
         return SimpleNamespace(encode_documents=len, encode_queries=len, device=torch.device("cpu"))
 
-    monkeypatch.setattr(parts, "open_encoder", open_encoder)
+    monkeypatch.setattr(speed, "open_encoder", open_encoder)
     for fast in (True, False):
-        for module in (parts, devices):
+        for module in (speed, devices):
             monkeypatch.setattr(module, "is_fast_in_bf16", lambda fast=fast: fast)
         task = FitTask(str(sample.FOLDER), tmp_path / "system", device="cpu")
         assert task.pairs_a_second("a model") > 0
