@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from rankwell.corpus.records import Run
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
-from rankwell.training.fit import steps
+from rankwell.training.fit import plans, steps
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.steps import Result, Step
+from rankwell.training.fit.results import Plan, Result, Step
 from rankwell.training.fit.task import FitTask
 
 
@@ -26,7 +25,8 @@ def fitted(
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FitTask, "shipped", str(encoder))
-        patch.setattr(steps, "DEPTHS", (5, 10))  # re-ranking is what takes longest
+        for module in (plans, steps):
+            patch.setattr(module, "DEPTHS", (5, 10))  # re-ranking is what takes longest
         if ranker is not None:
             patch.setattr(steps, "DEFAULT", str(ranker))
         system = fit(str(data), out, say=lines.append, **{"device": "cpu", "minutes": 30, **options})
@@ -39,13 +39,10 @@ def results(system: System) -> dict[str, dict[str, Any]]:
 
 def named(name: str) -> Step:
     """A step of a fit."""
-    with tempfile.TemporaryDirectory() as folder:  # the documents are indexed to see which steps there are
-        return next(
-            step for step in steps.all_steps(FitTask(str(sample.FOLDER), Path(folder, "out"))) if step.name == name
-        )
+    return next(step for step in steps.all_steps(FitTask(str(sample.FOLDER), Path("out"))) if step.name == name)
 
 
-def perfect(task: FitTask, below: Result) -> Result:
+def perfect(task: FitTask, below: Result, plan: Plan) -> Result:
     """A system whose run of the judged queries has the relevant documents alone."""
     relevant = {qid: {d: 1.0 for d, grade in own.items() if grade > 0} for qid, own in task.parts.judged.qrels.items()}
-    return Result(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})
+    return Result(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant))

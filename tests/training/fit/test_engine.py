@@ -24,8 +24,8 @@ from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
-from rankwell.training.fit import climb
-from rankwell.training.fit.steps import Step
+from rankwell.training.fit import climb, judge
+from rankwell.training.fit.results import Step
 from rankwell.training.fit.steps import _join as join
 
 
@@ -61,7 +61,7 @@ def test_an_engine_is_re_ranked_by_the_fitted_system(
     data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(climb, "all_steps", lambda task: [named("shipped")])
-    monkeypatch.setattr(climb, "LEVEL", 1.1)  # whatever is better is kept
+    monkeypatch.setattr(judge, "LEVEL", 1.1)  # whatever is better is kept
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
     tried = results(system)
     assert list(tried) == ["engine", "bm25", "shipped"]
@@ -83,9 +83,9 @@ def test_an_engine_is_joined_with_the_fitted_search(
 ) -> None:
     theirs = data / "run.train.jsonl"
     export(data, "train", theirs, engine)
-    joined = Step("joined", "joined with your engine", join, kind="join", given=True)
+    joined = Step("joined", "joined with your engine", join, replaces=("best", "candidates"), given=True)
     monkeypatch.setattr(climb, "all_steps", lambda task: [joined])
-    monkeypatch.setattr(climb, "LEVEL", 1.1)  # whatever is better is kept
+    monkeypatch.setattr(judge, "LEVEL", 1.1)  # whatever is better is kept
     monkeypatch.setattr("rankwell.training.fit.steps.share_grid", lambda parts: [Shares.hybrid(0.4)])
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
     record, run = results(system)["joined"], read_run(theirs)

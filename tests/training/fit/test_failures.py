@@ -17,25 +17,25 @@ from rankwell.core.errors import RankwellError, WriteError
 from rankwell.core.files import disk_errors
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
-from rankwell.training.fit import climb
-from rankwell.training.fit.steps import Result, Step
+from rankwell.training.fit import climb, steps
+from rankwell.training.fit.results import Result, Step
 from rankwell.training.fit.task import FitTask
 
 
-def no_memory(task: object, below: object) -> Any:
+def no_memory(task: object, below: object, plan: object) -> Any:
     raise MemoryError
 
 
-def no_memory_on_cpu(task: object, below: object) -> Any:
+def no_memory_on_cpu(task: object, below: object, plan: object) -> Any:
     return torch.empty(2**52)
 
 
-def no_memory_on_gpu(task: object, below: object) -> Any:
+def no_memory_on_gpu(task: object, below: object, plan: object) -> Any:
     raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20.00 GiB.")
 
 
-def no_model(task: FitTask, below: Result) -> Result:
-    return Result(System(FirstStage(task.index), ranker=task.work / "nothing"), below.run, {})
+def no_model(task: FitTask, below: Result, plan: object) -> Result:
+    return Result(System(FirstStage(task.index), ranker=task.work / "nothing"), below.run)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def no_model(task: FitTask, below: Result) -> Result:
 def test_a_step_that_fails_is_left_out_and_said(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch, make: Any, reason: str
 ) -> None:
-    steps = [Step("broken", "a broken step", make), Step("better", "a better step", perfect)]
-    monkeypatch.setattr(climb, "all_steps", lambda task: steps)
+    both = [Step("broken", "a broken step", make), Step("better", "a better step", perfect)]
+    monkeypatch.setattr(climb, "all_steps", lambda task: both)
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     tried = results(system)
     assert reason in tried["broken"]["failed"]
@@ -62,7 +62,7 @@ def test_a_step_that_fails_is_left_out_and_said(
     assert f"- a broken step: failed, {tried['broken']['failed']}\n" in (system.folder / "README.md").read_text()
 
 
-def interrupted(task: FitTask, below: object) -> Any:
+def interrupted(task: FitTask, below: object, plan: object) -> Any:
     """What native code does: the exception of Ctrl-C becomes another one."""
     try:
         signal.raise_signal(signal.SIGINT)
@@ -70,12 +70,12 @@ def interrupted(task: FitTask, below: object) -> Any:
         raise RankwellError("the file is damaged") from None
 
 
-def disk_is_full(task: FitTask, below: object) -> Any:
+def disk_is_full(task: FitTask, below: object, plan: object) -> Any:
     with disk_errors(task.work):
         raise OSError(errno.ENOSPC, "full")
 
 
-def has_a_bug(task: FitTask, below: object) -> Any:
+def has_a_bug(task: FitTask, below: object, plan: object) -> Any:
     raise RuntimeError("a bug")
 
 
@@ -83,7 +83,7 @@ def has_a_bug(task: FitTask, below: object) -> Any:
     ("step", "error"),
     [
         (Step("ends", "a step", interrupted), KeyboardInterrupt),
-        (Step("ends", "a step", perfect, seconds=interrupted), KeyboardInterrupt),
+        (Step("ends", "a step", perfect, plan=interrupted), KeyboardInterrupt),
         (Step("ends", "a step", disk_is_full), WriteError),
         (Step("ends", "a step", has_a_bug), RuntimeError),
     ],
@@ -106,6 +106,6 @@ def test_an_error_in_the_lowest_step_ends_the_fit(
     def broken(task: object) -> Any:
         raise RankwellError("the index is damaged")
 
-    monkeypatch.setattr(climb, "bm25", broken)
+    monkeypatch.setattr(steps, "bm25", broken)
     with pytest.raises(RankwellError, match="the index is damaged"):
         fitted(tmp_path / "system", tiny_bi_encoder)

@@ -40,9 +40,11 @@ from rankwell.rank.system import System
 from rankwell.rank.tuning import share_grid
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.training.fit import climb, steps
+from rankwell.training.fit import climb, judge, steps
 from rankwell.training.fit.fit import command_of
-from rankwell.training.fit.steps import Result, Step, is_larger
+from rankwell.training.fit.judge import compared
+from rankwell.training.fit.plans import comparing_words, is_larger
+from rankwell.training.fit.results import Bests, Plan, Result, Step
 from rankwell.training.fit.steps import all_steps as every_step
 from rankwell.training.fit.task import FitTask
 
@@ -90,9 +92,9 @@ def test_a_small_bi_encoder_is_taught_by_a_larger_one_and_saved_beside_it(
         lines = [f"{split}{i}\t{toys.WORDS[(i + 5) % 12]} market" for i in range(110)]
         (data / f"queries.{split}.tsv").write_text("\n".join(lines) + "\n")
 
-    def fit_larger(task: FitTask, below: Result) -> Result:
+    def fit_larger(task: FitTask, below: Result, plan: Plan) -> Result:
         first = FirstStage(task.index, encoder=DEFAULT, share=1.0, words=0.5, computing=Computing("cpu"))
-        return replace(perfect(task, below), system=System(first), stages={"encoder": {"encoder": DEFAULT}})
+        return replace(perfect(task, below, plan), system=System(first), stages={"encoder": {"encoder": DEFAULT}})
 
     def short(task: FitTask) -> list[Step]:
         by_name = {step.name: step for step in every_step(task)}
@@ -126,7 +128,7 @@ def test_no_small_bi_encoder_is_taught_where_none_larger_was_fitted(
     for encoder, larger in ((str(tiny_bi_encoder), False), (DEFAULT, True)):
         result = Result(System(first), Run(), {"encoder": {"encoder": encoder}})
         assert is_larger(result) == larger
-    assert not is_larger(Result(System(first), Run(), {}))
+    assert not is_larger(Result(System(first), Run()))
 
 
 def test_the_saved_system_has_the_reported_figures(whole: tuple[System, str], small: Path) -> None:
@@ -157,7 +159,7 @@ def test_the_folder_holds_a_card_and_a_page_that_needs_nothing_else(whole: tuple
 def test_a_step_that_needs_too_long_is_skipped_and_said(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = [replace(named("rerank"), seconds=lambda task, below: 7200.0)]
+    steps = [replace(named("rerank"), plan=lambda task, bests, left: Plan(7200.0))]
     monkeypatch.setattr(climb, "all_steps", lambda task: steps)
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     assert re.search(r"this machine has time for: BM25\n--minutes 1\d\d would add: a trained re-ranker\n", said)
@@ -169,7 +171,7 @@ def test_a_step_that_needs_too_long_is_skipped_and_said(
 def test_when_the_time_is_up_the_best_so_far_is_saved(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def endless(task: object, below: object) -> Any:
+    def endless(task: object, below: object, plan: object) -> Any:
         raise TimeIsUp
 
     monkeypatch.setattr(climb, "all_steps", lambda task: [Step("endless", "an endless step", endless)])
@@ -180,17 +182,18 @@ def test_when_the_time_is_up_the_best_so_far_is_saved(
     assert "Nothing was shown to be better than BM25, not fitted" in (system.folder / "report.html").read_text()
 
 
-def test_a_step_is_compared_with_one_of_its_own_title_and_not_tried_on_itself(
+def test_a_step_is_tried_once_on_the_same_list(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As word vectors are that were kept, after a bi-encoder that was not."""
-    words, better = Step("words", "word vectors", perfect), Step("better", "word vectors", perfect)
-    monkeypatch.setattr(climb, "all_steps", lambda task: [words, better, words])
+    """As word vectors are where no other bi-encoder was kept; those that compare words already are left alone."""
+    words, better = Step("words", "word vectors", perfect), Step("better", "a better step", perfect)
+    monkeypatch.setattr(climb, "all_steps", lambda task: [better, words, words])
     system = fitted(tmp_path / "system", tiny_bi_encoder)[0]
-    tried = results(system)
-    assert [result["step"] for result in system.card["steps"]] == ["bm25", "words", "better"]
-    assert tried["words"]["kept"]
-    assert tried["better"]["against the step below"]["difference"] == 0
+    assert [result["step"] for result in system.card["steps"]] == ["bm25", "better", "words"]
+    assert results(system)["better"]["kept"]
+    assert results(system)["words"]["against the step below"]["difference"] == 0
+    first = FirstStage(system.index, encoder=tiny_bi_encoder, share=0.7, words=0.3)
+    assert comparing_words(FitTask("data", tmp_path / "new"), Bests.begin(Result(System(first), Run())), 60.0) is None
 
 
 def test_the_report_begins_with_the_gain_over_bm25(
@@ -212,9 +215,9 @@ def test_the_reranker_reads_the_candidates_of_the_step_below(
 ) -> None:
     """A fitted first stage was searched with another share in each fold, so its own search finds other documents."""
 
-    def better(task: FitTask, below: Result) -> Result:
+    def better(task: FitTask, below: Result, plan: Plan) -> Result:
         relevant = {qid: {**dict.fromkeys(own, 2.0), "d0": 1.0} for qid, own in task.parts.judged.qrels.items()}
-        return Result(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})
+        return Result(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant))
 
     rerank = named("rerank")
     monkeypatch.setattr(climb, "all_steps", lambda task: [Step("better", "a better step", better), rerank])
@@ -301,10 +304,10 @@ def test_few_queries_move_the_weight_a_little_and_it_stays_unless_it_is_worse(
 ) -> None:
     task = FitTask(str(take(tmp_path / "data", 30, "train")), tmp_path / "few", device="cpu")
     part, first = task.parts.judged, FirstStage(task.index, encoder=tiny_bi_encoder, share=0.7)
-    below = Result(System(first), System(first).search(part.queries, 100), {}, 30)
+    below = Result(System(first), System(first).search(part.queries, 100), count=30)
     step = next(step for step in every_step(task) if step.name == "tuned")
     assert (step.cautious, named("tuned").cautious) == (True, False)  # with many, it has to be shown to be better
-    tuned = replace(step.make(task, below), step=step, count=30)
+    tuned = replace(step.make(task, below, Plan()), step=step, count=30)
     runs = search_both(task.index, first.dense, part.queries, first.bm25)
     figures = [
         evaluate(part.qrels, fuse(runs, Shares.hybrid(share / 10), depth=100), "RR@10").mean["RR@10"]
@@ -313,11 +316,11 @@ def test_few_queries_move_the_weight_a_little_and_it_stays_unless_it_is_worse(
     best, weight = (1 + figures.index(max(figures))) / 10, tuned.system.first_stage.share
     assert best < 0.4  # the tiny model knows nothing
     assert best < weight < 0.7
-    judged = climb._judged(task, tuned, below)
-    assert judged.contrast is not None
-    assert judged.kept == (judged.contrast.difference > 0 or judged.contrast.p >= 0.05)
+    verdict = compared(task, tuned, below)
+    assert verdict.contrast is not None
+    assert verdict.kept == (verdict.contrast.difference > 0 or verdict.contrast.p >= 0.05)
     nothing = Run.from_scores({query.qid: {"no such document": 1.0} for query in part.queries})
-    assert not climb._judged(task, replace(tuned, run=nothing), below).kept
+    assert not compared(task, replace(tuned, run=nothing), below).kept
 
 
 def test_without_time_for_all_vectors_the_best_documents_are_compared_word_by_word(
@@ -327,11 +330,11 @@ def test_without_time_for_all_vectors_the_best_documents_are_compared_word_by_wo
 
     def steps(task: FitTask) -> list[Step]:
         """All vectors take too long."""
-        long = replace(named("hybrid"), seconds=lambda task, below: 1e6)
+        long = replace(named("hybrid"), plan=lambda task, bests, left: Plan(1e6))
         return [long, *(step for step in every_step(task) if step.name == "texts")]
 
     monkeypatch.setattr(climb, "all_steps", steps)
-    monkeypatch.setattr(climb, "LEVEL", 1.1)  # whatever is better is kept
+    monkeypatch.setattr(judge, "LEVEL", 1.1)  # whatever is better is kept
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
     assert "this machine has time for: BM25, words of the best documents" in said
     record = results(system)["texts"]

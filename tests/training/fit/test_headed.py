@@ -19,7 +19,7 @@ from rankwell.rank.system import System
 from rankwell.training.fit import climb
 from rankwell.training.fit.fit import fit
 from rankwell.training.fit.headings import headed
-from rankwell.training.fit.steps import Step
+from rankwell.training.fit.results import Step
 
 WORDS = [f"{first}{second}" for first in ("ba", "de", "fi", "go", "lu") for second in "bcdfghjklmnpqrstvwxz"]
 
@@ -57,8 +57,8 @@ def test_a_system_is_fitted_to_titles_and_searches_documents_as_they_are(
 
 
 def test_the_small_system_has_the_documents_as_they_are_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(climb, "all_steps", lambda task: [Step("taught", "a small bi-encoder", perfect, kind="beside")])
-    monkeypatch.setattr(climb, "is_larger", lambda below: True)
+    taught = Step("taught", "a small bi-encoder", perfect, replaces=("best", "candidates", "small"))
+    monkeypatch.setattr(climb, "all_steps", lambda task: [taught])
     said: list[str] = []
     fit(write(tmp_path / "data"), tmp_path / "system", queries_from="titles", device="cpu", say=said.append)
     small = System.open(tmp_path / "system-small")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,28 +15,42 @@ pytest.importorskip("torch")
 
 import torch
 from tests.training import toys
-from tests.training.fit.fitting import named, perfect
 from tests.training.fit.test_split import write_splits
 
 from rankwell import sample
 from rankwell.core import native
+from rankwell.corpus.records import Run
 from rankwell.models import devices
 from rankwell.models.devices import Computing
-from rankwell.training.fit import speed
-from rankwell.training.fit.climb import Clock, _seconds
+from rankwell.training.fit import plans, speed
+from rankwell.training.fit.climb import Clock
+from rankwell.training.fit.results import Bests, Result
 from rankwell.training.fit.schedule import schedule
 from rankwell.training.fit.speed import Rates, training_factor
-from rankwell.training.fit.steps import Step, _reading, bm25
+from rankwell.training.fit.split import Part
+from rankwell.training.fit.steps import bm25
 from rankwell.training.fit.task import FitTask
 
 
-def test_a_step_trains_on_fewer_queries_where_the_time_is_short(tmp_path: Path) -> None:
-    folder = write_splits(tmp_path / "data", train=6000, dev=10)
-    task = FitTask(str(folder), tmp_path / "system")
+def nothing_yet() -> Bests:
+    """The bests before anything was found."""
+    nothing: Any = None
+    return Bests.begin(Result(nothing, Run()))
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, cost: Callable[[str, Part], float], task: FitTask, bests: Bests) -> Any:
+    """How the training of a bi-encoder is planned in some seconds, where it costs that many."""
+    monkeypatch.setattr(plans, "_encoder_seconds", lambda task, start, fit: cost(start, fit))
+    return lambda left: plans.training_encoder(task, bests, left)
+
+
+def test_a_step_trains_on_fewer_queries_where_the_time_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = FitTask(str(write_splits(tmp_path / "data", train=6000, dev=10)), tmp_path / "system")
     assert len(task.parts.fit) == 4800
-    step = Step("s", "a step", perfect, lambda task, below: float(len(task.fit_part("s"))), learns="weights")
-    below: Any = None
-    assert [(_seconds(task, step, below, left), task.samples.get("s")) for left in (6000, 3000, 1)] == [
+    plan = planned(monkeypatch, lambda start, fit: float(len(fit)), task, nothing_yet())
+    assert [(plan(left).seconds, plan(left).sample) for left in (6000, 3000, 1)] == [
         (5760.0, None),
         (pytest.approx(1.2 * 2457), 2457),
         (pytest.approx(1.2 * 1005), 1005),  # it would need more than is left, but with fewer queries nothing is learned
@@ -76,26 +92,31 @@ def test_the_training_of_a_reranker_is_timed_by_a_few_steps_if_a_guess_will_not_
 ) -> None:
     monkeypatch.setattr(FitTask, "shipped", str(tiny_bi_encoder))
     task = FitTask(str(toys.write_data(tmp_path / "data", queries=110)), tmp_path / "system", device="cpu")
-    seconds, below = named("rerank").seconds, bm25(task)
-    guess = seconds(task, below)
-    assert "timing" not in task.samples
-    task.left = guess
-    assert seconds(task, below) > 0
-    assert task.trained_a_second(str(tiny_bi_encoder)) > 0
-    assert task.samples["timing"] == 4
+    bests = Bests.begin(bm25(task))
+
+    def plan(left: float) -> Any:
+        return plans.training_ranker(task, bests, left)
+
+    timed = task.work / "recipes" / "timing"
+    guess = plan(1e9).seconds
+    assert not timed.exists()
+    assert plan(guess / 1.2).seconds > 0
+    assert "train_queries: 4\n" in (timed / "recipe.yaml").read_text()
 
 
-def test_training_starts_from_the_best_encoder_that_fits_into_the_time(tmp_path: Path) -> None:
+def test_training_starts_from_the_best_encoder_that_fits_into_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = FitTask(str(write_splits(tmp_path / "data", train=300, dev=10)), tmp_path / "system")
-    task.encoders |= {"small": 0.5, "large": 0.7, "middle": 0.6}
+    bests = replace(nothing_yet(), means={"small": 0.5, "large": 0.7, "middle": 0.6})
     cost = {"small": 1.0, "middle": 10.0, "large": 100.0}
-    step = Step("encoder", "a step", perfect, lambda task, below: cost[task.start], learns="weights")
-    below: Any = None
-    assert [(_seconds(task, step, below, left), task.start) for left in (200, 50, 5, 0.5)] == [
+    plan = planned(monkeypatch, lambda start, fit: cost[start], task, bests)
+    # In any order: a plan leaves nothing behind.
+    assert [(plan(left).seconds, plan(left).start) for left in (5, 200, 0.5, 50)] == [
+        (1.2, "small"),
         (120.0, "large"),
+        (1.2, "small"),
         (12.0, "middle"),
-        (1.2, "small"),
-        (1.2, "small"),
     ]
 
 
@@ -105,11 +126,17 @@ def test_training_starts_from_the_best_encoder_that_fits_into_the_time(tmp_path:
 def test_a_reranker_as_it_is_reads_deeper_before_it_is_compared_on_more_queries(
     left: float, expected: tuple[int, int]
 ) -> None:
-    task: Any = SimpleNamespace(left=left, scored_a_second=lambda model: 100.0, reported=100)
-    many: Any = SimpleNamespace(count=1000)
-    few: Any = SimpleNamespace(count=60)
-    assert _reading(task, many, "a model") == expected
-    assert _reading(task, few, "a model")[1] == 60
+    judged = [None] * 1000
+    task: Any = SimpleNamespace(
+        scored_a_second=lambda model, words: 100.0, reported=100, parts=SimpleNamespace(judged=judged)
+    )
+
+    def read(count: int) -> Any:
+        bests: Any = SimpleNamespace(candidates=SimpleNamespace(count=count))
+        return plans.reading("a model", task, bests, left)
+
+    assert (read(1000).depth, read(1000).count) == expected
+    assert read(60).count == 60
 
 
 def test_training_is_timed_in_its_own_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

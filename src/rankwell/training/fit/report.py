@@ -16,9 +16,10 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval
 from rankwell.plots.ladder import Bar, draw_costs, draw_ladder
 from rankwell.plots.pictures import page, table
-from rankwell.training.fit.climb import LEVEL, Climb, Skipped, interval_of, p_value
+from rankwell.training.fit.climb import Climb
+from rankwell.training.fit.judge import LEVEL, interval_of, p_value
+from rankwell.training.fit.results import Result, Skipped
 from rankwell.training.fit.split import Part
-from rankwell.training.fit.steps import Result
 from rankwell.training.fit.task import FitTask
 
 SHOWN = 10
@@ -47,8 +48,8 @@ def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
         "measure": task.measure,
         "seed": task.seed,
         "machine": machine(),
-        "system": climbed.best.describe(),
-        "base": climbed.base.step.title,
+        "system": climbed.bests.best.describe(),
+        "base": climbed.bests.base.step.title,
         "twice the queries": climbed.doubling(task.measure),
         "steps": [_figures(tried, task, climbed.reported(parts)) for tried in climbed.tried],
     }
@@ -138,14 +139,14 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
 def report_page(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command: str) -> str:
     """The text of ``report.html``."""
     body = [*_lead(task, climbed), *_steps(task, climbed)]
-    if climbed.best.report is not None and climbed.base.report is not None:
+    if climbed.bests.best.report is not None and climbed.bests.base.report is not None:
         body += _queries(task, climbed)
     body += _settings(figures, task, climbed, command)
     return page(f"Search fitted to {Path(figures['data']).name}", body)
 
 
 def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
-    best, base, part, measure = climbed.best, climbed.base, climbed.reported(task.parts), task.measure
+    best, base, part, measure = climbed.bests.best, climbed.bests.base, climbed.reported(task.parts), task.measure
     trained = f"; trained: {', '.join(stages)}" if (stages := best.stages) else ""
     words = f"{escape(best.describe())}{trained}."
     if best.report is not None and base.report is not None:
@@ -234,7 +235,7 @@ def _mean(part: Part, run: Run, measure: str) -> str:
 
 
 def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
-    best, base, part, measure = climbed.best, climbed.base, climbed.reported(task.parts), task.measure
+    best, base, part, measure = climbed.bests.best, climbed.bests.base, climbed.reported(task.parts), task.measure
     assert best.report is not None
     assert base.report is not None
     if best is not base:
@@ -303,12 +304,12 @@ def _document(task: FitTask, docid: str) -> str:
 
 
 def _settings(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command: str) -> Iterator[str]:
-    system = climbed.system
+    system = climbed.saved.system
     rows = {
         "documents": f"{len(task.index):,}",
         "first stage": ", ".join(f"{name} {value}" for name, value in system.first_stage.describe().items()),
         "re-ranker": f"the best {system.depth} documents, {system.shares or 'alone'}" if system.ranker else "none",
-        "trained stages": ", ".join(climbed.best.stages) or "none",
+        "trained stages": ", ".join(climbed.bests.best.stages) or "none",
         "seed": task.seed,
         "machine": ", ".join(f"{name} {value}" for name, value in figures["machine"].items()),
     }

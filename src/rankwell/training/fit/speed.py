@@ -49,11 +49,11 @@ class Rates:
         return 1 / (1 / self.documents + 1 / self.queries)
 
 
-def measure_ranker(index: Index, parts: Parts, model: str, device: str | None) -> float:
-    """Pairs of query and document a second that a re-ranker scores."""
+def measure_ranker(index: Index, parts: Parts, model: str, device: str | None, *, words: bool = False) -> float:
+    """Pairs of query and document a second that a re-ranker scores, or a bi-encoder by its ``words``."""
     texts, queries = _texts(index, parts)
     pairs = [(queries[place // 10 % len(queries)], text) for place, text in enumerate(texts)]  # as in lists of ten
-    ranker = open_ranker(model, device=device)
+    ranker = open_ranker(model, words=words, device=device)
     return _rate(lambda some: ranker.predict(some), pairs, AT_A_TIME[chosen_device(device).type])
 
 

@@ -47,8 +47,8 @@ class Part:
         """The queries with their own judgments."""
         return cls(tuple(queries), Qrels({query.qid: qrels[query.qid] for query in queries}))
 
-    def head(self, count: int) -> Part:
-        """The first ``count`` queries, which are in random order."""
+    def head(self, count: int | None) -> Part:
+        """The first ``count`` queries, which are in random order; None for all."""
         return Part.of(self.queries[:count], self.qrels)
 
     @property
