@@ -234,7 +234,7 @@ def clicks(options: argparse.Namespace) -> Iterator[Row]:
 def answers(cut: Cut, folder: Path, runs: dict[str, Run], dev: Judged) -> tuple[str, Run]:
     """What a fit made of an engine's results, and what it answers."""
     system = cut.fit(folder)
-    best = [step for step in system.card["steps"] if step.get("kept")][-1]["system"]
+    best = system.card["system"]
     if best == "your engine":
         return best, runs["dev"]
     if not best.startswith("your engine"):

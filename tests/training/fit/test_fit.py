@@ -42,7 +42,7 @@ from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.training.fit import climb, judge, steps
 from rankwell.training.fit.fit import command_of
-from rankwell.training.fit.judge import compared
+from rankwell.training.fit.judge import compare_with
 from rankwell.training.fit.plans import comparing_words, is_larger
 from rankwell.training.fit.results import Bests, Plan, Result, Step
 from rankwell.training.fit.steps import all_steps as every_step
@@ -73,7 +73,7 @@ def test_every_step_is_measured_and_the_best_is_saved(whole: tuple[System, str])
         if result["step"] != "bm25":
             test = result["against the step below"]
             better, shown = test["difference"] > 0, test["p"] < 0.05
-            assert result["kept"] == (better or not shown if result["step"] == "hybrid" else better and shown)
+            assert result["kept"] == (better and (shown or result["step"] == "hybrid"))
     best = [result for result in tried.values() if result["kept"]][-1]
     assert best["system"] == system.describe() == System.open(system.folder).describe()
     sizes = "55 for training, 55 for choosing between trained steps; 110 of dev for the report"
@@ -299,7 +299,7 @@ def test_few_queries_tune_settings_but_train_nothing(tmp_path: Path, tiny_bi_enc
     assert "30 queries, cross-validated: the same queries that steps were chosen on" in page
 
 
-def test_few_queries_move_the_weight_a_little_and_it_stays_unless_it_is_worse(
+def test_few_queries_move_the_weight_a_little_and_it_is_kept_if_it_is_better(
     tmp_path: Path, tiny_bi_encoder: Path
 ) -> None:
     task = FitTask(str(take(tmp_path / "data", 30, "train")), tmp_path / "few", device="cpu")
@@ -316,11 +316,25 @@ def test_few_queries_move_the_weight_a_little_and_it_stays_unless_it_is_worse(
     best, weight = (1 + figures.index(max(figures))) / 10, tuned.system.first_stage.share
     assert best < 0.4  # the tiny model knows nothing
     assert best < weight < 0.7
-    verdict = compared(task, tuned, below)
-    assert verdict.contrast is not None
-    assert verdict.kept == (verdict.contrast.difference > 0 or verdict.contrast.p >= 0.05)
-    nothing = Run.from_scores({query.qid: {"no such document": 1.0} for query in part.queries})
-    assert not compared(task, replace(tuned, run=nothing), below).kept
+    verdict = compare_with(task, tuned, below)
+    assert verdict.replaces == verdict.better == (verdict.contrast.difference > 0)
+
+
+def test_a_step_that_is_worse_is_never_kept(tmp_path: Path) -> None:
+    """Not shown to be worse, what is there without fitting stays; what is fitted with caution does not."""
+    task = FitTask(str(take(tmp_path / "data", 30, "train")), tmp_path / "few", device="cpu")
+    part, system = task.parts.judged, System(FirstStage(task.index, encoder="rankwell-mini", share=0.6))
+    relevant = {qid: {d: 1.0 for d, grade in own.items() if grade > 0} for qid, own in part.qrels.items()}
+    below = Result(System(FirstStage(task.index)), Run.from_scores(relevant), count=30)
+    worse = Run.from_scores({**relevant, part.queries[0].qid: {"no such document": 1.0}})
+    for step, stays in ((named("hybrid"), True), (replace(named("tuned"), cautious=True), False)):
+        judged = judge.judge(task, Result(system, worse, count=30, step=step), Bests.begin(below))
+        assert judged.contrast is not None
+        assert (judged.contrast.difference < 0, judged.contrast.p > 0.05) == (True, True)
+        assert (judged.kept, "best" in judged.becomes) == (False, stays)
+        assert ("not shown to be worse" in climb.line_of(judged, task)) == stays
+        bests = Bests.begin(replace(below, becomes=("best",))).after(judged)
+        assert (bests.best is judged, bests.base is judged) == (stays, stays)
 
 
 def test_without_time_for_all_vectors_the_best_documents_are_compared_word_by_word(

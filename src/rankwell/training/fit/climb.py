@@ -67,6 +67,11 @@ class Climb:
         return [tried for tried in self.tried if isinstance(tried, Result)]
 
     @property
+    def standing(self) -> list[Result]:
+        """The results that were the best for a while."""
+        return [result for result in self.results if "best" in result.becomes]
+
+    @property
     def skipped(self) -> list[Skipped]:
         """The steps that were not measured."""
         return [tried for tried in self.tried if isinstance(tried, Skipped)]
@@ -255,6 +260,7 @@ def line_of(result: Result, task: FitTask) -> str:
         line += f" {task.measure} {mean:.3f} [{low:.3f}, {high:.3f}]"
         line += f" on {result.count:,} queries" if result.count < len(task.parts.judged) else ""
     if (contrast := result.contrast) is not None:
-        line += f"  {contrast.difference:+.3f}, p {p_value(contrast.p)}{'' if result.kept else ', not kept'}"
+        stays = "not shown to be worse" if "best" in result.becomes else "not kept"
+        line += f"  {contrast.difference:+.3f}, p {p_value(contrast.p)}{'' if result.kept else f', {stays}'}"
     timed = f"{result.milliseconds:.0f} ms a query, " if result.milliseconds else ""
     return f"{line}  {timed}made in {duration(result.seconds)}"

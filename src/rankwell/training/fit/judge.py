@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rankwell.corpus.records import Run
-from rankwell.evaluation.compare import compare
+from rankwell.evaluation.compare import Contrast, compare
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import Interval, mean_interval
 from rankwell.training.fit.results import Bests, Result
@@ -15,37 +15,49 @@ from rankwell.training.fit.task import FitTask
 LEVEL = 0.05
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """How a result compares with another: whether it is better, and whether it takes the other's place."""
+
+    contrast: Contrast
+    better: bool
+    replaces: bool
+    mean: float
+
+
 def judge(task: FitTask, result: Result, bests: Bests | None) -> Result:
     """Decide whether a result is kept, and which of the bests it becomes. Without others or judgments, it is kept."""
     step = result.step
-    if bests is None:
+    if bests is None or not result.count:
         return replace(result, becomes=step.replaces)
     others = {name: getattr(bests, name) for name in {*step.beats, *step.replaces}}
-    verdicts = {name: compared(task, result, other) for name, other in others.items() if other is not None}
-    passed = {name for name in others if name not in verdicts or verdicts[name].kept}
+    verdicts = {name: compare_with(task, result, other) for name, other in others.items() if other is not None}
+    passed = {name for name in others if name not in verdicts or verdicts[name].replaces}
     failed = next((name for name in step.beats if name not in passed), "best")
-    trained_well = passed >= set(step.beats) - {"best"}
-    becomes = tuple(name for name in step.replaces if name in passed and (trained_well or others[name] is None))
-    return replace(verdicts[failed], kept=passed >= set(step.beats), becomes=becomes)
+    beaten = passed >= set(step.beats) - {"best"}
+    becomes = tuple(name for name in step.replaces if name in passed and (beaten or others[name] is None))
+    verdict = verdicts[failed]
+    kept = verdict.better and passed >= set(step.beats)
+    return replace(result, contrast=verdict.contrast, mean=verdict.mean, kept=kept, becomes=becomes)
 
 
-def compared(task: FitTask, result: Result, other: Result) -> Result:
-    """Decide whether a result is kept beside another: it must be better by a paired test.
+def compare_with(task: FitTask, result: Result, other: Result) -> Verdict:
+    """Compare a result with another by a paired test on the queries that it is measured on.
 
-    One that is there without fitting, or fitted with caution, is kept unless it is worse, but it has to be better than
-    the user's engine.
+    To replace the other, it must be shown to be better. What is fitted with caution must be better; what is there
+    without fitting must not be shown to be worse. Both have to be shown to be better than the user's engine.
     """
-    if not result.count:
-        return replace(result, kept=True)
     part = task.parts.judged.head(result.count)
     runs = {"before": other.run, "with it": result.run}
     comparison = compare(part.qrels, runs, task.measure, baseline="before")
     [contrast] = comparison.contrasts
-    cautious = result.step.cautious and result.system.first_stage.share
-    given = (result.step.given or cautious) and not other.engine
-    shown, better = contrast.p < LEVEL, contrast.difference > 0
-    mean = comparison.evaluations["with it"].mean[task.measure]
-    return replace(result, contrast=contrast, kept=better or not shown if given else better and shown, mean=mean)
+    better, shown = contrast.difference > 0, contrast.p < LEVEL
+    replaces = better and shown
+    if not other.engine and result.step.given:
+        replaces = better or not shown
+    elif not other.engine and result.step.cautious and result.system.first_stage.share:
+        replaces = better
+    return Verdict(contrast, better, replaces, comparison.evaluations["with it"].mean[task.measure])
 
 
 def interval_of(part: Part, run: Run, measure: str) -> tuple[float, Interval]:

@@ -101,7 +101,6 @@ def query_table(task: FitTask, climbed: Climb) -> str:
 
 def card_text(figures: Mapping[str, Any], command: str) -> str:
     """The text of ``README.md``."""
-    kept = [result for result in figures["steps"] if result.get("kept")]
     lines = [
         "# A fitted search system",
         "",
@@ -110,7 +109,9 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
         f"    {command}",
         "",
     ]
-    reported = [result for result in kept if "report" in result]
+    reported = [
+        step for step in figures["steps"] if "report" in step and (step["kept"] or step["title"] == figures["base"])
+    ]
     if reported:
         names = list(reported[0]["report"])
         lines += [
@@ -184,8 +185,8 @@ def _steps(task: FitTask, climbed: Climb) -> Iterator[str]:
         trained = f"; trained ones on the {len(task.parts.choose):,} that nothing was trained on" * bool(task.parts.fit)
         yield (
             f"<p>Each step is compared with the one kept before it, on {len(part):,} judged queries{trained}. It is "
-            f"kept if it is better at p &lt; {LEVEL:g} (paired t-test, two-sided); BM25 with a bi-encoder as it is, "
-            "unless it is worse. Bars are 95 % intervals.</p>"
+            f"kept if it is better at p &lt; {LEVEL:g} (paired t-test, two-sided); BM25 with a bi-encoder as it is "
+            "stays unless it is shown to be worse. Bars are 95 % intervals.</p>"
         )
         bars = []
         for result in climbed.results:
@@ -200,9 +201,7 @@ def _steps(task: FitTask, climbed: Climb) -> Iterator[str]:
     yield draw_costs(bars, measure)
     reported, names = climbed.reported(task.parts), measures_of(measure)
     yield f"<h2>On the {len(reported):,} queries of the report</h2>"
-    yield table(
-        ["step kept", *names], [_report_cells(result, reported, names) for result in climbed.results if result.kept]
-    )
+    yield table(["step kept", *names], [_report_cells(result, reported, names) for result in climbed.standing])
 
 
 def _tried_cells(tried: Result | Skipped, task: FitTask) -> str:

@@ -49,9 +49,10 @@ class Step:
     beats: tuple[str, ...] = ("best",)
     replaces: tuple[str, ...] = ("best", "search", "candidates")
     given: bool = False
-    """Whether it is there without fitting: others have to be better than it, and it stays unless it is worse."""
+    """Whether it is there without fitting: others have to be better than it, and it stays unless it is shown to be
+    worse."""
     cautious: bool = False
-    """Whether what it fits beside a bi-encoder moves so little that it stays unless it is worse."""
+    """Whether what it fits beside a bi-encoder moves so little that it only has to be better, not shown to be."""
     model: str = ""
     """The bi-encoder that it tries as it is, if training can start from it."""
 
@@ -75,9 +76,9 @@ class Result:
 
     ``engine``: it re-ranks what the user's engine returns. ``count`` says how many of the judged queries it is
     measured on: the first ones, 0 for all it can be, and ``mean`` is its mean there. ``key`` names it in the work
-    folder. ``contrast`` compares it with what it has to beat, and ``becomes`` names what it replaces. ``report`` is its
-    run of the queries to report, which only kept results have. ``doubling`` is the gain from the last doubling of the
-    queries that were trained on, and its interval.
+    folder. ``contrast`` compares it with what it has to beat; ``kept`` says whether it is better, and ``becomes`` names
+    what it replaces. ``report`` is its run of the queries to report, if it was the best for a while. ``doubling`` is
+    the gain from the last doubling of the queries that were trained on, and its interval.
     """
 
     system: System
@@ -140,13 +141,13 @@ class Bests:
     @classmethod
     def begin(cls, own: Result, theirs: Result | None = None) -> Bests:
         """BM25, and the results of the user's engine, if there are any."""
-        best = own if own.kept or theirs is None else theirs
+        best = own if "best" in own.becomes or theirs is None else theirs
         return cls(best, theirs or own, own, _with_search(best, own))
 
     def after(self, result: Result) -> Bests:
         """The best results after one more."""
         new: dict[str, Any] = dict.fromkeys(result.becomes, result)
-        if result.step.given and result.kept and not self.base.engine:
+        if result.step.given and "best" in result.becomes and not self.base.engine:
             new["base"] = result
         if result.step.model and result.count:
             new["means"] = {**self.means, result.step.model: result.mean}
