@@ -191,7 +191,7 @@ def test_a_step_is_tried_once_on_the_same_list(
     system = fitted(tmp_path / "system", tiny_bi_encoder)[0]
     assert [result["step"] for result in system.card["steps"]] == ["bm25", "better", "words"]
     assert results(system)["better"]["kept"]
-    assert results(system)["words"]["against the step below"]["difference"] == 0
+    assert not results(system)["words"]["kept"]
     first = FirstStage(system.index, encoder=tiny_bi_encoder, share=0.7, words=0.3)
     assert comparing_words(FitTask("data", tmp_path / "new"), Bests.begin(Result(System(first), Run())), 60.0) is None
 
@@ -335,6 +335,26 @@ def test_a_step_that_is_worse_is_never_kept(tmp_path: Path) -> None:
         assert ("not shown to be worse" in climb.line_of(judged, task)) == stays
         bests = Bests.begin(replace(below, becomes=("best",))).after(judged)
         assert (bests.best is judged, bests.base is judged) == (stays, stays)
+
+
+def test_settings_that_are_those_of_the_unfitted_system_are_not_kept(
+    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although cross-validation chose others for some queries, which ranked better."""
+
+    def same(task: FitTask, below: Result, plan: Plan) -> Result:
+        return replace(perfect(task, below, plan), system=System(replace(below.system.first_stage)))
+
+    steps = [named("hybrid"), Step("same", "tuned settings", same), Step("better", "a better step", perfect)]
+    monkeypatch.setattr(climb, "all_steps", lambda task: steps)
+    data = take(tmp_path / "data", 30, "train")
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
+    tried = results(system)
+    below = "hybrid" if tried["hybrid"]["system"] == tried["same"]["system"] else "bm25"
+    assert (tried["same"]["kept"], "against the step below" in tried["same"]) == (False, False)
+    assert tried["same"]["judged"] == tried[below]["judged"]
+    assert re.search(r"· tuned settings +RR@10 0\.\d+ \[.*\]  the same settings as before", said)
+    assert tried["better"]["kept"]
 
 
 def test_without_time_for_all_vectors_the_best_documents_are_compared_word_by_word(

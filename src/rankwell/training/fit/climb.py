@@ -262,5 +262,7 @@ def line_of(result: Result, task: FitTask) -> str:
     if (contrast := result.contrast) is not None:
         stays = "not shown to be worse" if "best" in result.becomes else "not kept"
         line += f"  {contrast.difference:+.3f}, p {p_value(contrast.p)}{'' if result.kept else f', {stays}'}"
+    elif not result.kept:
+        line += "  the same settings as before"
     timed = f"{result.milliseconds:.0f} ms a query, " if result.milliseconds else ""
     return f"{line}  {timed}made in {duration(result.seconds)}"

@@ -26,10 +26,18 @@ class Verdict:
 
 
 def judge(task: FitTask, result: Result, bests: Bests | None) -> Result:
-    """Decide whether a result is kept, and which of the bests it becomes. Without others or judgments, it is kept."""
+    """Decide whether a result is kept, and which of the bests it becomes. Without others or judgments, it is kept.
+
+    What has the settings of the best or of the unfitted system is that system, and has its figures.
+    """
     step = result.step
     if bests is None or not result.count:
         return replace(result, becomes=step.replaces)
+    if result.settings in (bests.best.settings, bests.base.settings):
+        # Its run may differ: each query was ranked by the settings chosen without it.
+        same = bests.best if result.settings == bests.best.settings else bests.base
+        becomes = tuple(name for name in step.replaces if getattr(bests, name) is None)
+        return replace(result, run=same.run, count=same.count, kept=False, becomes=becomes)
     others = {name: getattr(bests, name) for name in {*step.beats, *step.replaces}}
     verdicts = {name: compare_with(task, result, other) for name, other in others.items() if other is not None}
     passed = {name for name in others if name not in verdicts or verdicts[name].replaces}

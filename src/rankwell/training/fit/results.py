@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import Contrast
+from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.fusion import before_rest
 from rankwell.rank.system import System
 from rankwell.training.fit.engine_runs import only
@@ -102,6 +104,15 @@ class Result:
     def is_engine(self) -> bool:
         """Whether it is what the user's engine returns, and nothing else."""
         return self.engine and not self.system.engine and self.system.ranker is None
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """What its answers depend on; two results with equal settings are the same system."""
+        system, first = self.system, self.system.first_stage
+        encoder = find_model(first.encoder or FitTask.shipped).resolve() if first.encodes else None
+        searched = (first.index.analyzer, first.bm25, encoder, first.share, first.words)
+        ranker = None if system.ranker is None else (Path(system.ranker).resolve(), system.depth, system.shares)
+        return (self.engine, system.engine, ranker, () if self.is_engine else searched)
 
     def answer(self, task: FitTask, queries: Sequence[Query]) -> Run:
         """The best documents of each query."""
