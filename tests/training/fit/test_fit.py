@@ -294,9 +294,40 @@ def test_few_queries_tune_settings_but_train_nothing(tmp_path: Path, tiny_bi_enc
     assert tried["rerank"]["skipped"] == "training needs 150 judged queries, and there are 30"
     assert "judged" in tried["hybrid"]
     assert tried["bm25"]["report"] == tried["bm25"]["judged"]
-    assert "30 queries (cross-validated)" in said
+    assert "on 30 queries" in said
+    assert "30 queries, the same that steps were chosen on" in (system.folder / "report.html").read_text()
+
+
+def test_the_figures_of_few_queries_are_those_of_the_saved_system_too(
+    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cross-validation, which decides, ranks each query by other settings than those that are saved."""
+    monkeypatch.setattr(judge, "LEVEL", 1.1)  # whatever is better is kept
+    monkeypatch.setattr(climb, "all_steps", lambda task: [better])
+
+    def half(task: FitTask, below: Result, plan: Plan) -> Result:
+        """What searches better than was measured."""
+        found = perfect(task, below, plan)
+        first = below.run.head(1)
+        return replace(found, run=Run({qid: found.run[qid] if n % 2 else first[qid] for n, qid in enumerate(first)}))
+
+    better = Step("better", "a better step", half)
+    data = take(tmp_path / "data", 30, "train")
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
+    step = results(system)["better"]
+    assert step["kept"]
+    queries, qrels = open_dataset(data).queries("train"), open_dataset(data).qrels("train")
+    judged = Qrels({query.qid: qrels[query.qid] for query in queries})
+    mean = evaluate(judged, system.search(queries, 100), ["RR@10"]).mean["RR@10"]
+    assert step["report"]["RR@10"]["mean"] == pytest.approx(mean)
+    assert step["judged"]["RR@10"]["mean"] != pytest.approx(mean)
+    chosen = f"on 30 queries that its settings were chosen on ({step['judged']['RR@10']['mean']:.3f} cross-validated)"
+    assert f"RR@10 {mean:.3f} [" in said
+    assert chosen in said
     page = (system.folder / "report.html").read_text()
-    assert "30 queries, cross-validated: the same queries that steps were chosen on" in page
+    assert f'RR@10 <b class="good">{mean:.3f}</b>' in page
+    rows = [line.split("\t") for line in (system.folder / "queries.tsv").read_text().splitlines()]
+    assert sum(float(row[-1]) for row in rows[1:]) / 30 == pytest.approx(mean, abs=1e-5)
 
 
 def test_few_queries_move_the_weight_a_little_and_it_is_kept_if_it_is_better(

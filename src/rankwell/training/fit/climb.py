@@ -26,7 +26,7 @@ from rankwell.rank.system import System
 from rankwell.training.fit import finished
 from rankwell.training.fit.judge import interval_of, judge, p_value
 from rankwell.training.fit.results import Bests, Plan, Result, Skipped, Step
-from rankwell.training.fit.split import SET_ASIDE, Part, Parts
+from rankwell.training.fit.split import Part, Parts
 from rankwell.training.fit.steps import BASE, DEFAULT_SHARE, ENGINE, all_steps
 from rankwell.training.fit.task import FitTask
 
@@ -82,9 +82,16 @@ class Climb:
         return self.bests.search if self.bests.best.is_engine else self.bests.best
 
     def reported(self, parts: Parts) -> Part:
-        """The queries of the report: all judged ones, cross-validated, if only settings were fitted to them."""
-        all_held_out = parts.source == SET_ASIDE and self.bests.best.count == len(parts.judged)
-        return parts.judged if all_held_out else parts.report
+        """The queries of the report."""
+        return parts.reported(self.bests.best.count)
+
+    def chosen_on(self, parts: Parts) -> bool:
+        """Whether settings of the best system were chosen on the queries of the report."""
+        return self.reported(parts) is parts.judged and not self.bests.best.step.given
+
+    def cross_validated(self, task: FitTask) -> float:
+        """The measure of the best system where each query is ranked by settings chosen without it."""
+        return interval_of(task.parts.judged.head(self.bests.best.count), self.bests.best.run, task.measure)[0]
 
     @property
     def late(self) -> bool:
@@ -227,11 +234,8 @@ def _make(task: FitTask, step: Step, bests: Bests | None, plan: Plan) -> Result:
     result = replace(made, step=step, key=key, start=plan.start, milliseconds=milliseconds, count=min(counts))
     result = judge(task, result, bests)
     if len(parts.report) and {"best", "small"}.intersection(result.becomes):
-        held_out = parts.judged.head(result.count).qrels
-        report = result.run
-        if not set(parts.report.qrels) <= set(held_out):
-            report = result.answer(task, parts.report.queries)
-        result = replace(result, report=report)
+        # Of what was fitted, the run has the settings of each fold; reported is what the saved system finds.
+        result = replace(result, report=result.answer(task, parts.reported(result.count).queries))
     result = replace(result, seconds=working_time() - begin)
     finished.write(task, result)
     return result

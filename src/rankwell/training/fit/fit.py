@@ -184,9 +184,9 @@ def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
         mean, (low, high) = interval_of(part, best.report, task.measure)
         before, _ = interval_of(part, base.report, task.measure)
         where = f"{len(part):,} queries"
-        if part is task.parts.judged:
-            where += " (cross-validated)"
-        else:
+        if climbed.chosen_on(task.parts):
+            where += f" that its settings were chosen on ({climbed.cross_validated(task):.3f} cross-validated)"
+        elif part is not task.parts.judged:
             where += " held out" if task.parts.source == SET_ASIDE else f" ({task.parts.source})"
         ours = "your engine: " if base.engine else ""
         compared = f"; {ours or 'not fitted: '}{before:.3f}" if best is not base else ""

@@ -34,6 +34,7 @@ def measures_of(measure: str) -> list[str]:
 def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
     """Everything that was measured, for ``system.json``."""
     parts = task.parts
+    on = "steps were chosen on them" if climbed.reported(parts) is parts.judged else parts.source
     return {
         "data": data,
         "documents": len(task.index),
@@ -43,7 +44,7 @@ def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
             "choose": len(parts.choose),
             "report": len(climbed.reported(parts)),
         },
-        "reported on": "cross-validated" if climbed.reported(parts) is parts.judged else parts.source,
+        "reported on": on,
         "clicks": task.dataset.clicks,
         "measure": task.measure,
         "seed": task.seed,
@@ -153,19 +154,22 @@ def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
     if best.report is not None and base.report is not None:
         where = f"{len(part):,} queries that nothing was fitted to or chosen on ({escape(task.parts.source)})"
         if part is task.parts.judged:
-            where = f"{len(part):,} queries, cross-validated: the same queries that steps were chosen on"
+            where = f"{len(part):,} queries, the same that steps were chosen on"
+        if climbed.chosen_on(task.parts):
+            where += f"; cross-validated, the system has {climbed.cross_validated(task):.3f}"
         title = escape(base.step.title) + ("" if base.engine else ", not fitted")
         mean, (low, high) = interval_of(part, best.report, measure)
         figure = f'{measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}]'
         if best is base:
             yield f'<p class="lead">{figure} on {where}. Nothing was shown to be better than {title}.</p>'
         else:
-            runs = {"base": base.report, "system": best.report}
+            # Where settings were chosen on these queries, the gain is that with those chosen without each.
+            runs = {"base": base.report, "system": best.run if climbed.chosen_on(task.parts) else best.report}
             [gain] = compare(part.qrels, runs, measure, baseline="base").contrasts
             below, above = gain.interval
             yield (
                 f'<p class="lead">{figure}, {gain.difference:+.3f} over {title} '
-                f"[{below:+.3f}, {above:+.3f}], on {where}.</p>"
+                f"[{below:+.3f}, {above:+.3f}]{' cross-validated' * climbed.chosen_on(task.parts)}, on {where}.</p>"
             )
             before = "" if base.engine else f"; not fitted, {base.milliseconds:.0f} ms"
             words += f" A query takes {best.milliseconds:.0f} ms{before}."

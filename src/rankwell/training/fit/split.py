@@ -80,6 +80,13 @@ class Parts:
         """The number of judged queries from which on models are trained."""
         return LEAST_TO_FIT + LEAST_ASIDE * (2 if self.source == SET_ASIDE else 1)
 
+    def reported(self, count: int) -> Part:
+        """The queries of the report on a system measured on the first ``count`` judged ones.
+
+        Where they are set aside, these are all judged ones if only settings were fitted, because none is kept out then.
+        """
+        return self.judged if self.source == SET_ASIDE and count == len(self.judged) else self.report
+
     def describe(self) -> str:
         """The sizes in one line."""
         if not len(self.choose):

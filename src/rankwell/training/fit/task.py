@@ -135,8 +135,8 @@ class FitTask:
 
     @property
     def reported(self) -> int:
-        """The number of queries to report that are not among the judged ones that choose."""
-        return 0 if set(self.parts.report.qrels) <= set(self.parts.judged.qrels) else len(self.parts.report)
+        """The number of queries of the report on a system of which only settings are fitted."""
+        return len(self.parts.reported(len(self.parts.judged)))
 
     def train(
         self,
