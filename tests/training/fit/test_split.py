@@ -9,6 +9,8 @@ import pytest
 from rankwell import sample
 from rankwell.core.errors import Notice, RankwellError
 from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.records import Run
+from rankwell.evaluation.evaluate import evaluate
 from rankwell.retrieve.index import Index
 from rankwell.training.fit.engine_runs import engine_run
 from rankwell.training.fit.split import SET_ASIDE, Parts, check_judged, divide, open_data, write_parts
@@ -72,10 +74,22 @@ def test_with_few_queries_all_of_them_choose(tmp_path: Path, sizes: dict[str, in
     assert parts.judged is parts.choose
 
 
-def test_queries_without_a_relevant_document_are_left_out(tmp_path: Path) -> None:
+def test_queries_are_counted_as_evaluate_does(tmp_path: Path) -> None:
+    """A judged query without a relevant document counts 0; there is nothing to learn from it."""
     folder = write_splits(tmp_path / "data", train=4)
     (folder / "qrels.train.txt").write_text("train0 0 d0 1\ntrain1 0 d1 0\n")
-    assert list(divided(folder).choose.qrels) == ["train0"]
+    parts = divided(folder)
+    run = Run.from_scores({"train0": {"d0": 1.0}})
+    assert sorted(parts.choose.qrels) == ["train0", "train1"]
+    assert evaluate(parts.choose.qrels, run, "RR@10").mean == evaluate(folder / "qrels.train.txt", run, "RR@10").mean
+    (folder / "qrels.train.txt").write_text("train0 0 d0 0\ntrain1 0 d1 0\n")
+    assert len(divided(folder).choose) == 0
+    more = write_splits(tmp_path / "more", train=400)
+    grades = "".join(f"train{i} 0 d{i % 2} {int(i % 4 > 0)}\n" for i in range(400))
+    (more / "qrels.train.txt").write_text(grades)
+    parts = divided(more)
+    assert (len(parts.choose), len(parts.report), len(parts.fit)) == (80, 80, parts.fit.pairs)
+    assert len(parts.fit) == 300 - parts.choose.pairs - parts.report.pairs
 
 
 def test_settings_are_tuned_on_two_thousand_queries_at_most(tmp_path: Path) -> None:

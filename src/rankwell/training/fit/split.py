@@ -120,7 +120,8 @@ def divide(dataset: Dataset, *, train: str | None, report: str | None, seed: int
         return Parts(whole, none, whole, reported or whole, report or SET_ASIDE, train)
     choose = Part.of(_take(groups, aside), judged.qrels)
     apart = none if reported is not None else Part.of(_take(groups, aside), judged.qrels)
-    fit = Part.of(_take(groups, len(judged)), judged.qrels)
+    rest = [query for query in _take(groups, len(judged)) if _is_relevant(judged.qrels[query.qid])]
+    fit = Part.of(rest, judged.qrels)
     queries = (*choose.queries, *apart.queries, *fit.queries)[: max(MOST_ASIDE, len(choose) + len(apart))]
     return Parts(Part.of(queries, judged.qrels), fit, choose, reported or apart, report or SET_ASIDE, train)
 
@@ -138,7 +139,7 @@ def _usual(dataset: Dataset) -> str | None:
 
 
 def _judged(dataset: Dataset, split: str) -> Part:
-    """The queries that have a relevant document."""
+    """The queries that were judged, with or without a relevant document, as ``rankwell evaluate`` counts them."""
     try:
         qrels, queries = dataset.qrels(split), dataset.queries(split)
     except NoDatasetError as error:
@@ -146,16 +147,14 @@ def _judged(dataset: Dataset, split: str) -> Part:
             warnings.warn(str(error), Notice, stacklevel=2)
             return Part((), Qrels({}))
         raise
-    relevant = {qid for qid, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
-    judged = [query for query in queries if query.qid in relevant]
-    if lacking := len(relevant) - len(judged):
-        problem = (
-            f"{dataset.name}: {lacking:,} of {len(relevant):,} judged queries of {split} are not among its queries"
-        )
+    judged = [query for query in queries if query.qid in qrels]
+    if lacking := len(qrels) - len(judged):
+        problem = f"{dataset.name}: {lacking:,} of {len(qrels):,} judged queries of {split} are not among its queries"
         if not judged:
             raise RankwellError(f"{problem}; do the ids match?")
-        warnings.warn(problem, Notice, stacklevel=2)
-    return Part.of(judged, qrels)
+        warnings.warn(f"{problem}; `rankwell evaluate` counts them as 0", Notice, stacklevel=2)
+    part = Part.of(judged, qrels)
+    return part if part.pairs else Part.of([], qrels)
 
 
 class Documents(Dataset):
@@ -208,6 +207,11 @@ def unknown_ids(index: Index, docids: Iterable[str], kind: str) -> tuple[set[str
         first = index.docids(np.zeros(1, np.int64))[0]
         raise RankwellError(f"{problem}; do the ids match? The first of {len(index):,} documents is {first}")
     return set(unknown), problem
+
+
+def _is_relevant(grades: Mapping[str, int]) -> bool:
+    """Whether a query has a relevant document, so that there is something to learn from it."""
+    return any(grade > 0 for grade in grades.values())
 
 
 def _shuffled(part: Part, seed: int) -> list[list[Query]]:
