@@ -34,6 +34,8 @@ GIVEN_TRY, GIVEN_TIME = 1.2, 0.8
 """A step that is there without fitting is tried up to this multiple of the time left, and stopped after this part."""
 SAVING = 0.03
 """The part of the time that is kept for writing the system and its report."""
+LEAST_FOUND = 0.1
+"""The RR@10 with which titles or headings must find their documents."""
 TIMED_QUERIES, TIMED_SECONDS = 20, 5.0
 """How many queries are timed one by one, and for how long at most."""
 
@@ -131,7 +133,19 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
             seen.add(key)
             bests = bests.after(outcome)
             say(line_of(outcome, task))
+        if step.given and task.queries_from is not None:
+            _check_headings(task, task.queries_from, bests.base)
     return Climb(tuple(tried), bests)
+
+
+def _check_headings(task: FitTask, kind: str, base: Result) -> None:
+    """Raise if titles or headings hardly find their documents: what is fitted to them would do harm."""
+    mean, _ = interval_of(task.parts.judged, base.run, "RR@10")
+    if mean < LEAST_FOUND:
+        problem = f"the {kind} do not find their documents (RR@10 {mean:.3f} with {base.step.title})"
+        raise RankwellError(
+            f"--queries-from {kind}: {problem}, so they cannot be used as queries; leave the option out"
+        )
 
 
 def _try(task: FitTask, clock: Clock, step: Step, bests: Bests, say: Say) -> Result | Skipped | None:

@@ -141,7 +141,7 @@ def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted
         if is_system(inner):
             fitted, lines = System.open(inner, device=task.device), list[str]()
         else:
-            own = replace(task, data=str(work / kind), out=inner, queries_from=None)
+            own = replace(task, data=str(work / kind), out=inner)
             fitted, lines = _fit_judged(own, task, say)
         place = work / "documents"
         if not (place / "index.json").is_file():

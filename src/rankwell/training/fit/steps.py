@@ -205,8 +205,12 @@ def _tune_few(task: FitTask, lower: FirstStage) -> Result:
 
 
 def _tune_shares(task: FitTask, runs: Mapping[str, Run], part: Part, *, alone: bool = True) -> Tuned[Shares]:
-    """The shares that rank a part best. ``first`` alone would be the list below; others ``alone`` may be a step."""
-    grid = [shares for shares in share_grid(list(runs)) if shares.first < 1 and (alone or shares.first)]
+    """The shares that rank a part best. ``first`` alone would be the list below; others ``alone`` may be a step.
+
+    Where titles or headings are the queries, words of the documents always count: they say little about questions.
+    """
+    least = 0.0 if task.queries_from is None else 1 - DEFAULT_SHARE
+    grid = [shares for shares in share_grid(list(runs)) if least - 1e-9 <= shares.first < 1 and (alone or shares.first)]
     return tune_fusion(runs, part.qrels, grid, **task.tuning(part))
 
 
