@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 import torch
 from tests.training import toys
+from tests.training.fit.fitting import fitted, results
 from tests.training.fit.test_split import write_splits
 
 from rankwell import sample
@@ -22,11 +23,11 @@ from rankwell.core import native
 from rankwell.corpus.records import Run
 from rankwell.models import devices
 from rankwell.models.devices import Computing
-from rankwell.training.fit import plans, speed
+from rankwell.training.fit import climb, plans, speed
 from rankwell.training.fit.climb import Clock
-from rankwell.training.fit.results import Bests, Result
+from rankwell.training.fit.results import Bests, Plan, Result, Step
 from rankwell.training.fit.schedule import schedule
-from rankwell.training.fit.speed import Rates, training_factor
+from rankwell.training.fit.speed import NotTimedError, Rates, Timer, training_factor
 from rankwell.training.fit.split import Part
 from rankwell.training.fit.steps import bm25
 from rankwell.training.fit.task import FitTask
@@ -64,6 +65,54 @@ def test_compiling_takes_nothing_of_the_minutes(monkeypatch: pytest.MonkeyPatch)
     now[0] = 75.0
     monkeypatch.setattr(native._COMPILER, "seconds", native._COMPILER.seconds + 70.0)
     assert clock.left == pytest.approx(55.0)
+
+
+def test_measurements_end_when_their_time_is_up() -> None:
+    timer = Timer(0.05)
+    assert timer.once(("vectors", "fast"), lambda: 7) == 7
+
+    def endless() -> int:
+        while True:
+            pass
+
+    with pytest.raises(NotTimedError):
+        timer.once(("vectors", "slow"), endless)
+    with pytest.raises(NotTimedError):
+        timer.once(("vectors", "other"), lambda: 7)
+    assert timer.once(("vectors", "fast"), endless) == 7
+
+
+def test_bm25_hybrid_search_and_tuning_come_before_anything_is_timed(
+    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And they are tried where there is no time for measurements."""
+    events: list[str] = []
+    make, once = climb._make, Timer.once
+
+    def watched(task: FitTask, step: Step, *rest: Any) -> Result:
+        events.append(step.name)
+        return make(task, step, *rest)
+
+    def timed(timer: Timer, what: tuple[str, ...], measure: Callable[[], Any]) -> Any:
+        events.append("timed")
+        return once(timer, what, measure)
+
+    monkeypatch.setattr(climb, "_make", watched)
+    monkeypatch.setattr(Timer, "once", timed)
+    monkeypatch.setattr("rankwell.training.fit.task.TIMING", 0.0)
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, toys.write_data(tmp_path / "data", queries=110))
+    assert events[:4] == ["bm25", "hybrid", "tuned", "timed"]
+    assert {name for name in events if name != "timed"} == {"bm25", "hybrid", "tuned"}
+    assert "an adapter on its vectors: skipped, there is no time to measure how long it takes" in said
+    assert "try more --minutes" in said or results(system)["tuned"]["kept"]
+
+
+def test_a_collection_that_may_be_too_large_is_timed_before_its_vectors_are_computed(tmp_path: Path) -> None:
+    task: Any = SimpleNamespace(index=range(10_000), parts=SimpleNamespace(judged=[]), reported=0, device="cpu")
+    bests: Any = None
+    assert plans.searching_first("a model", task, bests, 1000.0) == Plan(500.0)  # nothing was measured
+    task.rates = lambda encoder: (_ for _ in ()).throw(NotTimedError("no time"))
+    assert plans.searching_first("a model", task, bests, 999.0) == Plan(999.0)  # it is tried
 
 
 def test_wider_bi_encoders_are_trained_at_a_lower_rate(tmp_path: Path) -> None:

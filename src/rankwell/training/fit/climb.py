@@ -20,14 +20,13 @@ from rankwell.core.errors import RankwellError, WriteError
 from rankwell.core.native import working_time
 from rankwell.core.progress import duration
 from rankwell.core.stopping import TimeIsUp, interruptible, time_limit
-from rankwell.corpus.records import Query, Run
-from rankwell.rank.first_stage import FirstStage
-from rankwell.rank.system import System
+from rankwell.corpus.records import Query
 from rankwell.training.fit import finished
 from rankwell.training.fit.judge import interval_of, judge, p_value
 from rankwell.training.fit.results import Bests, Plan, Result, Skipped, Step
+from rankwell.training.fit.speed import NotTimedError
 from rankwell.training.fit.split import Part, Parts
-from rankwell.training.fit.steps import BASE, DEFAULT_SHARE, ENGINE, all_steps
+from rankwell.training.fit.steps import BASE, ENGINE, all_steps
 from rankwell.training.fit.task import FitTask
 
 GIVEN_TRY, GIVEN_TIME = 1.2, 0.8
@@ -37,7 +36,7 @@ SAVING = 0.03
 LEAST_FOUND = 0.1
 """The RR@10 with which titles or headings must find their documents."""
 TIMED_QUERIES, TIMED_SECONDS = 20, 5.0
-"""How many queries are timed one by one, and for how long at most."""
+"""How many queries are timed one by one, and for how long at most, or in a hundredth of the time if that is less."""
 
 Say = Callable[[str], None]
 
@@ -121,7 +120,13 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     say(line_of(own, task))
     bests, seen = Bests.begin(own, theirs), set[str]()
     tried: list[Result | Skipped] = [own] if theirs is None else [theirs, own]
-    for step in all_steps(task):
+    steps, told = all_steps(task), False
+    for place, step in enumerate(steps):
+        if not step.quick and not told:
+            told = True
+            late = [skipped.step for skipped in tried if isinstance(skipped, Skipped) and skipped.late]
+            for line in outlook(task, clock, [*late, *steps[place:]], bests):
+                say(line)
         key = finished.key_of(step, bests)
         if seen & {key, step.name} or (outcome := _try(task, clock, step, bests, say)) is None:
             continue
@@ -191,37 +196,34 @@ def planned(task: FitTask, step: Step, bests: Bests, left: float) -> Plan | Skip
         with interruptible():
             plan = step.plan(task, bests, left)
     except RankwellError as error:
-        plan = Skipped(str(error))
+        plan = Skipped(str(error), late=isinstance(error, NotTimedError))
     if isinstance(plan, Plan) and plan.seconds > left * (GIVEN_TRY if step.given else 1):
         needed = f"it needs about {duration(plan.seconds)}, and {duration(left)} are left"
         plan = Skipped(needed if left > 0 else "the time is up", late=True)
     return replace(plan, step=step) if isinstance(plan, Skipped) else plan
 
 
-def outlook(task: FitTask, seconds: float) -> list[str]:
-    """What this machine can do in the time, and what the next step would need: two lines at most."""
-    first = FirstStage(task.index, encoder=FitTask.shipped, share=DEFAULT_SHARE)
-    bests = Bests.begin(Result(System(first), Run(), count=len(task.parts.judged)))
-    spent, possible, lacking = 0.0, ["BM25"], list[tuple[str, float]]()
-    for step in dict.fromkeys(all_steps(task)):
+def outlook(task: FitTask, clock: Clock, steps: Sequence[Step], bests: Bests) -> list[str]:
+    """Which of the next steps there is time for, and what one more would need: two lines at most."""
+    left, possible, lacking = clock.left, list[str](), list[tuple[str, float]]()
+    for step in dict.fromkeys(steps):
         try:
-            plan = step.plan(task, bests, seconds - spent)
+            plan = step.plan(task, bests, left)
         except RankwellError:  # said when it is tried
             continue
         if not isinstance(plan, Plan):
             continue
-        if plan.seconds > (seconds - spent) * (GIVEN_TRY if step.given else 1):
+        if plan.seconds > left:
             lacking.append((step.title, plan.seconds))
             continue
-        spent += plan.seconds
+        left -= plan.seconds
         possible.append(step.title)
-        if step.model:
-            bests = replace(bests, means={**bests.means, step.model: 0.0})
     if not lacking:
         return []
     title, needed = lacking[0]
-    more = math.ceil((spent + needed) / 60 / (1 - SAVING))
-    return [f"this machine has time for: {', '.join(possible)}", f"--minutes {more} would add: {title}"]
+    more = math.ceil((clock.seconds - left + needed) / 60 / (1 - SAVING))
+    lines = [f"this machine has time for: {', '.join(possible)}"] if possible else []
+    return [*lines, f"--minutes {more} would add: {title}"]
 
 
 # Making and measuring
@@ -265,7 +267,7 @@ def _milliseconds(task: FitTask, result: Result, queries: Sequence[Query]) -> fl
         else:
             result.system.search(query.text, 10)
         times.append(1000 * (time.perf_counter() - begin))
-        if sum(times[1:]) > 1000 * TIMED_SECONDS:
+        if sum(times[1:]) > 1000 * min(TIMED_SECONDS, 0.6 * task.minutes):
             break
     return statistics.median(times[1:] or times or [0.0])
 

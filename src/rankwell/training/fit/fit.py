@@ -21,7 +21,7 @@ from rankwell.models.devices import chosen_device
 from rankwell.rank.system import System, refuse_taken
 from rankwell.rank.texts import is_system
 from rankwell.retrieve.index import Index
-from rankwell.training.fit.climb import SAVING, Climb, Clock, climb, outlook
+from rankwell.training.fit.climb import SAVING, Climb, Clock, climb
 from rankwell.training.fit.headings import Kind, write_headed
 from rankwell.training.fit.judge import interval_of
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
@@ -101,6 +101,7 @@ Fitted = tuple[System, list[str]]
 def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fitted:
     """Fit to judged queries. Report and summary name the data, folder and command of ``asked``, what a user wants."""
     work, minutes = task.work, task.minutes
+    clock = Clock(60 * minutes * (1 - SAVING))
     _refuse_taken(task)
     parts = task.parts
     with lock(work, wait=False):
@@ -115,9 +116,6 @@ def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fi
             say(line)
         measured = f", measured by {task.measure}" if len(parts.judged) else ""
         say(f"up to {minutes:g} minute{'s' * (minutes != 1)}{measured}:")
-        clock = Clock(60 * minutes * (1 - SAVING))
-        for line in outlook(task, clock.seconds):
-            say(line)
         climbed = climb(task, clock, say)
         system = _save(task, asked, climbed)
         shutil.rmtree(work, ignore_errors=True)

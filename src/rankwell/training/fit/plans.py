@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
+from rankwell.models.devices import chosen_device
 from rankwell.rank.passage_vectors import PassageWords
 from rankwell.training.fit.results import Bests, Plan, Result, Skipped
 from rankwell.training.fit.schedule import LISTWISE, POINTWISE, schedule
-from rankwell.training.fit.speed import ADAPTER_SECONDS, training_factor
+from rankwell.training.fit.speed import ADAPTER_SECONDS, NotTimedError, training_factor
 from rankwell.training.fit.split import Part
 from rankwell.training.fit.task import FitTask, K
 from rankwell.training.stage import stage_kinds
@@ -23,6 +24,8 @@ LEAST_SAMPLE = 1000
 an adapter that saw them all."""
 INDEXED = 10_000
 """About how many documents are indexed in a second."""
+SLOW = {"cuda": 1000, "cpu": 20}
+"""The texts that become vectors in a second on a slow machine."""
 DEPTHS = (10, 20, 50, 100)
 """Depths of re-ranking to choose from."""
 READING_TIME = 0.7
@@ -44,16 +47,28 @@ def is_larger(result: Result) -> bool:
     return own.hidden_size * own.num_hidden_layers > shipped.hidden_size * shipped.num_hidden_layers
 
 
+def searching_first(encoder: str, task: FitTask, bests: Bests, left: float) -> Planned:
+    """Search with the first bi-encoder, whose speed is not measured where even a slow machine has time for it."""
+    texts = len(task.index) + len(task.parts.judged) + task.reported
+    seconds = texts / SLOW["cuda" if chosen_device(task.device).type == "cuda" else "cpu"]
+    if seconds <= left / 2:
+        return Plan(seconds)
+    try:
+        return searching(encoder, task, bests, left)
+    except NotTimedError:
+        return Plan(left)
+
+
 def searching(encoder: str, task: FitTask, bests: Bests, left: float) -> Planned:
     """Search with a bi-encoder as it is, whose vectors of all documents are computed first."""
-    return Plan(_encoding(task, encoder))
+    return Plan(_encoding(task, bests, encoder))
 
 
-def _encoding(task: FitTask, encoder: str) -> float:
+def _encoding(task: FitTask, bests: Bests, encoder: str) -> float:
     """The seconds in which the vectors that are missing, and those of the queries, are computed."""
     rates = task.rates(encoder)
     queries = len(task.parts.judged) + task.reported
-    return task.unencoded(encoder, PassageWords) / rates.documents + queries / rates.queries
+    return task.unencoded(bests.search.system.index, encoder, PassageWords) / rates.documents + queries / rates.queries
 
 
 # Settings, which are tuned on judged queries
@@ -65,8 +80,8 @@ def tuning(task: FitTask, bests: Bests, left: float) -> Planned:
 
 
 def analysing(task: FitTask, bests: Bests, left: float) -> Planned:
-    """Build indexes with other analysers: at most three to try, then the best twice."""
-    return None if not task.analyzers else lacks_judged(task) or Plan(5 * len(task.index) / INDEXED)
+    """Build indexes with other analysers: at most three to try, then the best."""
+    return None if not task.analyzers else lacks_judged(task) or Plan(4 * len(task.index) / INDEXED)
 
 
 def joining(task: FitTask, bests: Bests, left: float) -> Planned:
@@ -78,7 +93,7 @@ def comparing_words(task: FitTask, bests: Bests, left: float) -> Planned:
     """Compute the word vectors of all documents."""
     if bests.search.system.first_stage.words:
         return None
-    return lacks_judged(task) or Plan(_encoding(task, encoder_of(bests.search)))
+    return lacks_judged(task) or Plan(_encoding(task, bests, encoder_of(bests.search)))
 
 
 def reading_words(model: str, task: FitTask, bests: Bests, left: float) -> Planned:
@@ -112,7 +127,7 @@ def training_adapter(task: FitTask, bests: Bests, left: float) -> Planned:
 
     def seconds(start: str, fit: Part) -> float:
         parts, rates = task.parts, task.rates(encoder)
-        vectors = task.unencoded(encoder) / rates.documents
+        vectors = task.unencoded(bests.search.system.index, encoder) / rates.documents
         training = 1.5 * float(stage_kinds()["adapter"].options().epochs) * fit.pairs * ADAPTER_SECONDS
         return vectors + (len(fit) + len(parts.choose) + len(parts.report)) / rates.queries + training
 

@@ -50,6 +50,8 @@ class Step:
     stands_on: Literal["search", "candidates"] = "search"
     beats: tuple[str, ...] = ("best",)
     replaces: tuple[str, ...] = ("best", "search", "candidates")
+    quick: bool = False
+    """Whether it is tried before anything is timed."""
     given: bool = False
     """Whether it is there without fitting: others have to be better than it, and it stays unless it is shown to be
     worse."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from rankwell.core.errors import RankwellError
+from rankwell.core.native import working_time
+from rankwell.core.stopping import TimeIsUp, time_limit
 from rankwell.models.devices import Computing, chosen_device, fast_float, is_fast_in_bf16
 from rankwell.rank.ranker import open_ranker
 from rankwell.rank.rankers import open_encoder
@@ -21,10 +24,42 @@ ADAPTER_SECONDS = 5e-4
 """Training an adapter, for each pair and epoch: measured with vectors of width 384 on two ARM cores."""
 BACKWARD, AUTOCAST = 3.5, 5.0
 """Training on a text costs about this many times as much as encoding it, also in bf16 on a CPU."""
+TIMING = 0.1
+"""The part of the time that all measurements take at most."""
 SECONDS = 2.0
-"""How long each rate is measured."""
+"""How long each rate is measured, or a tenth of the time for all if that is less."""
 AT_A_TIME = {"cuda": 512, "cpu": 32}
 Text = TypeVar("Text")
+Rate = TypeVar("Rate")
+
+
+class NotTimedError(RankwellError):
+    """The time for measurements is up."""
+
+
+class Timer:
+    """Measurements of how fast models are here, each made once and all within so many seconds."""
+
+    def __init__(self, seconds: float):
+        self.left, self.each = seconds, min(SECONDS, seconds / 10)
+        self._rates: dict[tuple[str, ...], Any] = {}
+
+    def once(self, what: tuple[str, ...], measure: Callable[[], Rate]) -> Rate:
+        """What was measured before, or is now. Raises where no time is left for it."""
+        if what in self._rates:
+            rate: Rate = self._rates[what]
+            return rate
+        begin = working_time()
+        try:
+            if self.left <= 0:
+                raise TimeIsUp
+            with time_limit(self.left, working_time):
+                self._rates[what] = rate = measure()
+                return rate
+        except TimeIsUp:
+            raise NotTimedError("there is no time to measure how long it takes") from None
+        finally:
+            self.left -= working_time() - begin
 
 
 @dataclass(frozen=True)
@@ -35,13 +70,16 @@ class Rates:
     queries: float
 
     @classmethod
-    def measure(cls, index: Index, parts: Parts, encoder: str, device: str | None, *, training: bool = False) -> Rates:
+    def measure(
+        cls, index: Index, parts: Parts, encoder: str, device: str | None, seconds: float, *, training: bool = False
+    ) -> Rates:
         """Encode some of the documents and queries, in the precision of ``training`` or that of a search."""
         trained = training and chosen_device(device).type == "cpu"
         opened = open_encoder(encoder, Computing(device, fast_float() if trained else "auto"))
         texts, queries = _texts(index, parts)
         step = AT_A_TIME["cuda" if opened.device.type == "cuda" else "cpu"]
-        return cls(_rate(opened.encode_documents, texts, step), _rate(opened.encode_queries, queries, step))
+        documents = _rate(opened.encode_documents, texts, step, seconds)
+        return cls(documents, _rate(opened.encode_queries, queries, step, seconds))
 
     @property
     def pairs(self) -> float:
@@ -49,12 +87,14 @@ class Rates:
         return 1 / (1 / self.documents + 1 / self.queries)
 
 
-def measure_ranker(index: Index, parts: Parts, model: str, device: str | None, *, words: bool = False) -> float:
+def measure_ranker(
+    index: Index, parts: Parts, model: str, device: str | None, seconds: float, *, words: bool = False
+) -> float:
     """Pairs of query and document a second that a re-ranker scores, or a bi-encoder by its ``words``."""
     texts, queries = _texts(index, parts)
     pairs = [(queries[place // 10 % len(queries)], text) for place, text in enumerate(texts)]  # as in lists of ten
     ranker = open_ranker(model, words=words, device=device)
-    return _rate(lambda some: ranker.predict(some), pairs, AT_A_TIME[chosen_device(device).type])
+    return _rate(lambda some: ranker.predict(some), pairs, AT_A_TIME[chosen_device(device).type], seconds)
 
 
 def mean_words(index: Index, parts: Parts) -> float:
@@ -71,11 +111,11 @@ def _texts(index: Index, parts: Parts) -> tuple[list[str], list[str]]:
     return texts, queries
 
 
-def _rate(encode: Callable[[Sequence[Text]], object], texts: Sequence[Text], step: int) -> float:
+def _rate(encode: Callable[[Sequence[Text]], object], texts: Sequence[Text], step: int, seconds: float) -> float:
     """Texts a second, after a warm-up."""
     encode(texts[:step])
     done, begin = 0, time.perf_counter()
-    while done < len(texts) and time.perf_counter() - begin < SECONDS:
+    while done < len(texts) and time.perf_counter() - begin < seconds:
         batch = texts[done : done + step]
         encode(batch)
         done += len(batch)

@@ -62,15 +62,16 @@ def all_steps(task: FitTask) -> list[Step]:
         title, replaces = "a small bi-encoder, taught by it", ("best", "candidates", "small")
         small = [Step("taught", title, _taught, plans.teaching, replaces=replaces, **trains)]
     return [
-        Step("analyser", "titles, names in code", _analyse, plans.analysing),
-        _tried_encoder("hybrid", "a bi-encoder", shipped, given=True),
-        *(_tried_encoder(f"hybrid {name}", name, name) for name in encoders),
+        Step("analyser", "titles, names in code", _analyse, plans.analysing, quick=True),
+        _tried_encoder("hybrid", "a bi-encoder", shipped, plans.searching_first, quick=True, given=True),
+        *(_tried_encoder(f"hybrid {name}", name, name, plans.searching) for name in encoders),
         Step(
             "tuned",
             "tuned settings",
             _tune,
             plans.tuning,
             replaces=("best", "search", "candidates", "tuned"),
+            quick=True,
             cautious=not len(task.parts.fit),
         ),
         Step("adapter", "an adapter on its vectors", _adapt, plans.training_adapter, **trains),
@@ -100,10 +101,10 @@ def all_steps(task: FitTask) -> list[Step]:
     ]
 
 
-def _tried_encoder(name: str, title: str, model: str, *, given: bool = False) -> Step:
+def _tried_encoder(name: str, title: str, model: str, plan: Any, **declared: Any) -> Step:
     """A step that searches with a bi-encoder as it is."""
-    make, plan, start = partial(_hybrid, model), partial(plans.searching, model), model if can_be_trained(model) else ""
-    return Step(name, f"BM25 and {title}", make, plan, given=given, model=start)
+    start = model if can_be_trained(model) else ""
+    return Step(name, f"BM25 and {title}", partial(_hybrid, model), partial(plan, model), model=start, **declared)
 
 
 def _reader(name: str, title: str, model: str, plan: Any, *, words: bool = False) -> Step:

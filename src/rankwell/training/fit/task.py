@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.engine_runs import engine_run
 from rankwell.training.fit.headings import Kind
 from rankwell.training.fit.schedule import LISTWISE
-from rankwell.training.fit.speed import TIMED_STEPS, Rates, mean_words, measure_ranker
+from rankwell.training.fit.speed import TIMED_STEPS, TIMING, Rates, Timer, mean_words, measure_ranker
 from rankwell.training.fit.split import CHOOSE, FIT, Part, Parts, divide, open_data, write_parts
 from rankwell.training.loop.log import read_metrics
 from rankwell.training.recipe_reader import build_recipe
@@ -91,30 +91,33 @@ class FitTask:
         return engine_run(self.runs, self.dataset, self.parts, self.index)
 
     @cached_property
-    def rates(self) -> Callable[[str], Rates]:
+    def timer(self) -> Timer:
+        """Measures how fast models are here, in a part of the time."""
+        return Timer(60 * self.minutes * TIMING)
+
+    def rates(self, encoder: str) -> Rates:
         """How fast texts become vectors of a bi-encoder here."""
-        return cache(lambda encoder: Rates.measure(self.index, self.parts, encoder, self.device))
+        how = (self.index, self.parts, encoder, self.device, self.timer.each)
+        return self.timer.once(("vectors", encoder), lambda: Rates.measure(*how))
 
-    def unencoded(self, encoder: str, kind: type[PassageVectors | PassageWords] = PassageVectors) -> int:
-        """How many documents have no vectors, or no word vectors, yet."""
-        opened = open_encoder(encoder, Computing(self.device))
-        stores = self.index.documents.stores
-        return sum(len(store) for store in stores if not kind.is_complete(store, opened))
-
-    @cached_property
-    def pairs_a_second(self) -> Callable[[str], float]:
+    def pairs_a_second(self, start: str) -> float:
         """How fast a model reads pairs here in the precision of training."""
-        return cache(lambda start: Rates.measure(self.index, self.parts, start, self.device, training=True).pairs)
+        how = (self.index, self.parts, start, self.device, self.timer.each)
+        return self.timer.once(("pairs", start), lambda: Rates.measure(*how, training=True).pairs)
 
-    @cached_property
-    def scored_a_second(self) -> Callable[[str, bool], float]:
+    def scored_a_second(self, model: str, words: bool) -> float:
         """How fast a re-ranker scores pairs here, or a bi-encoder by its word vectors."""
-        return cache(lambda model, words: measure_ranker(self.index, self.parts, model, self.device, words=words))
+        how = (self.index, self.parts, model, self.device, self.timer.each)
+        return self.timer.once(("scores", model, f"{words}"), lambda: measure_ranker(*how, words=words))
 
-    @cached_property
-    def trained_a_second(self) -> Callable[[str], float]:
+    def trained_a_second(self, start: str) -> float:
         """How many pairs a second a re-ranker from a start is trained on here, by a few steps."""
-        return cache(self._time_training)
+        return self.timer.once(("training", start), lambda: self._time_training(start))
+
+    def unencoded(self, index: Index, encoder: str, kind: type[PassageVectors | PassageWords] = PassageVectors) -> int:
+        """How many documents of an index have no vectors, or no word vectors, yet."""
+        opened = open_encoder(encoder, Computing(self.device))
+        return sum(len(store) for store in index.documents.stores if not kind.is_complete(store, opened))
 
     def _time_training(self, start: str) -> float:
         steps, batch = TIMED_STEPS["cuda" if chosen_device(self.device).type == "cuda" else "cpu"]
