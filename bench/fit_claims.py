@@ -42,10 +42,10 @@ from rankwell.plots.pictures import new_picture, save_picture
 from rankwell.rank.fusion import before_rest
 from rankwell.rank.system import System
 from rankwell.training.data.prepare import open_collection
-from rankwell.training.fit import ladder
+from rankwell.training.fit import climb
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.parts import divide, write_parts
-from rankwell.training.fit.rungs import ladder as all_steps
+from rankwell.training.fit.split import divide, write_parts
+from rankwell.training.fit.steps import all_steps
 
 MEASURE = "RR@10"
 SPLITS = {"insuranceqa": ("train", "valid"), "medquad": ("train", "dev"), "wiki": ("questions.train", "questions.dev")}
@@ -234,7 +234,7 @@ def clicks(options: argparse.Namespace) -> Iterator[Row]:
 def answers(cut: Cut, folder: Path, runs: dict[str, Run], dev: Judged) -> tuple[str, Run]:
     """What a fit made of an engine's results, and what it answers."""
     system = cut.fit(folder)
-    best = [rung for rung in system.card["rungs"] if rung.get("kept")][-1]["system"]
+    best = system.card["system"]
     if best == "your engine":
         return best, runs["dev"]
     if not best.startswith("your engine"):
@@ -353,7 +353,7 @@ def main() -> None:
     parser.add_argument("--steps", nargs="*", help="the steps of a fit to try; default: all")
     options = parser.parse_args()
     if options.steps:
-        vars(ladder)["ladder"] = lambda task: [step for step in all_steps(task) if step.name in options.steps]
+        vars(climb)["all_steps"] = lambda task: [step for step in all_steps(task) if step.name in options.steps]
     if options.claim in (others := {"grades": grades, "tables": tables, "picture": draw_curve}):
         others[options.claim](options)
         return

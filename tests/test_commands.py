@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("torch")
 from rankwell import Document, Index, Run, open_dataset, sample, write_run
-from rankwell.training.fit import ladder
+from rankwell.training.fit import climb
 from rankwell.training.loop.losses import LOSSES
 
 ROOT = Path(__file__).parents[1]
@@ -134,8 +134,8 @@ def test_the_commands_of_a_page_run_one_after_the_other(
 ) -> None:
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(LOSSES, "_parts", dict(LOSSES.registered()))  # a page adds one: no other test is to find it
-    steps = ladder.ladder  # of which one is tried, so that a slow machine fits the same system
-    monkeypatch.setattr(ladder, "ladder", lambda task: [step for step in steps(task) if step.name == "hybrid"])
+    steps = climb.all_steps  # of which one is tried, so that a slow machine fits the same system
+    monkeypatch.setattr(climb, "all_steps", lambda task: [step for step in steps(task) if step.name == "hybrid"])
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     if page.stem in ("fitting", "your-engine", "serve"):
         assert rankwell("fit", "my-data", "--out", "my-system", "--minutes", "60", "--device", "cpu").code == 0

@@ -2,7 +2,7 @@
 
     python kill_fits.py DATA ENCODER FOLDER KILLS SEED
 
-The phases of a fit are reading the data, each rung above BM25, and saving. The first line is that of a fit nobody
+The phases of a fit are reading the data, each step above BM25, and saving. The first line is that of a fit nobody
 killed, the second of one whose disk was full three times, at files of growing size, the others of fits that were
 killed: once in each phase, until all kills are done. Each fit runs in a forked process, so that importing torch, which
 takes longer than a fit of a toy, is done once.
@@ -29,7 +29,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import open_dataset
 from rankwell.rank.system import System, is_system
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.rungs import ladder
+from rankwell.training.fit.steps import all_steps
 from rankwell.training.fit.task import FitTask
 from rankwell.training.stage import stage_kinds
 
@@ -60,7 +60,7 @@ class Phases:
     """The phase that a fit is in, by the lines it says, which its process writes into a file."""
 
     def __init__(self, path: Path, data: str):
-        steps = ladder(FitTask(data, path))
+        steps = all_steps(FitTask(data, path))
         self.path, self.titles = path, list(dict.fromkeys(step.title for step in steps))
 
     @property
@@ -74,7 +74,7 @@ class Phases:
             file.write(f"{time.monotonic()} {line}\n")
 
     def now(self) -> str:
-        """The phase, or between which rungs the fit is."""
+        """The phase, or between which steps the fit is."""
         return self.history()[-1][1]
 
     def history(self) -> list[tuple[float, str]]:
@@ -85,7 +85,7 @@ class Phases:
             if said.startswith(BEGUN):
                 phases.append((float(moment), said.removeprefix(BEGUN)))
             elif said.startswith(("  ✓ ", "  · ")):
-                phases.append((float(moment), SAVING if self.titles[-1] in said else "between rungs"))
+                phases.append((float(moment), SAVING if self.titles[-1] in said else "between steps"))
             elif not said:
                 phases.append((float(moment), DONE))
         return phases
@@ -127,13 +127,13 @@ def describe(folder: Path, data: str, out: Path) -> None:
     """Write what a system is and finds, and what its folder holds."""
     system = System.open(folder, device="cpu")
     run = system.search(open_dataset(data).queries("dev"), 20)
-    rungs = [
-        {"rung": rung["rung"], "kept": rung.get("kept"), "judged": rung.get("judged")} for rung in system.card["rungs"]
+    steps = [
+        {"step": step["step"], "kept": step.get("kept"), "judged": step.get("judged")} for step in system.card["steps"]
     ]
     found = {qid: [ranking.docids, ranking.scores.tolist()] for qid, ranking in sorted(run.items())}
     facts = {
         "system": system.describe(),
-        "rungs": rungs,
+        "steps": steps,
         "run": found,
         "files without checksums": system.check().without,
         "beside": sorted(path.name for path in folder.parent.iterdir()),

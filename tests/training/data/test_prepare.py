@@ -181,6 +181,13 @@ def test_bad_choices_are_found_before_training(data: Path, tmp_path: Path) -> No
         prepare(recipe_for(data, first_stage__train_run=str(tmp_path / "other.run")), pool)
 
 
+def test_ids_are_looked_up_together(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time, the ids of a run of millions would take minutes."""
+    monkeypatch.delattr(Index, "__contains__")
+    (tmp_path / "a.run").write_text("train0 Q0 d7 1 2.5 me\n")
+    prepare(recipe_for(data, first_stage__train_run=str(tmp_path / "a.run")), tmp_path / "pool")
+
+
 def test_judged_queries_without_text_are_left_out_and_counted(data: Path, tmp_path: Path) -> None:
     append(data / "qrels.dev.txt", "unasked 0 d1 1")
     with pytest.warns(UserWarning, match=r"1 of 25 judged queries of the split 'dev' have no text .* 'unasked'"):

@@ -1,8 +1,7 @@
-"""Fits of the tests, with a tiny model in the place of the shipped one, and a rung that is always kept."""
+"""Fits of the tests, with a tiny model in the place of the shipped one, and a step that is always kept."""
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from rankwell.corpus.records import Run
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
-from rankwell.training.fit import rungs as steps
+from rankwell.training.fit import plans, steps
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.rungs import Rung, Step
+from rankwell.training.fit.results import Plan, Result, Step
 from rankwell.training.fit.task import FitTask
 
 
@@ -26,26 +25,24 @@ def fitted(
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FitTask, "shipped", str(encoder))
-        patch.setattr(steps, "DEPTHS", (5, 10))  # re-ranking is what takes longest
+        for module in (plans, steps):
+            patch.setattr(module, "DEPTHS", (5, 10))  # re-ranking is what takes longest
         if ranker is not None:
             patch.setattr(steps, "DEFAULT", str(ranker))
         system = fit(str(data), out, say=lines.append, **{"device": "cpu", "minutes": 30, **options})
     return system, "\n".join(lines)
 
 
-def rungs(system: System) -> dict[str, dict[str, Any]]:
-    return {rung["rung"]: rung for rung in system.card["rungs"]}
+def results(system: System) -> dict[str, dict[str, Any]]:
+    return {result["step"]: result for result in system.card["steps"]}
 
 
 def named(name: str) -> Step:
-    """A step of the ladder."""
-    with tempfile.TemporaryDirectory() as folder:  # the documents are indexed to see which steps there are
-        return next(
-            step for step in steps.ladder(FitTask(str(sample.FOLDER), Path(folder, "out"))) if step.name == name
-        )
+    """A step of a fit."""
+    return next(step for step in steps.all_steps(FitTask(str(sample.FOLDER), Path("out"))) if step.name == name)
 
 
-def perfect(task: FitTask, below: Rung) -> Rung:
+def perfect(task: FitTask, below: Result, plan: Plan) -> Result:
     """A system whose run of the judged queries has the relevant documents alone."""
     relevant = {qid: {d: 1.0 for d, grade in own.items() if grade > 0} for qid, own in task.parts.judged.qrels.items()}
-    return Rung(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})
+    return Result(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant))

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 from tests.training.fit.engines import ENGINES, MissingError, run_of
-from tests.training.fit.fitting import fitted, named, perfect, rungs
+from tests.training.fit.fitting import fitted, named, perfect, results
 
 from rankwell import sample
 from rankwell.core.errors import Notice, RankwellError
@@ -24,9 +24,9 @@ from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
-from rankwell.training.fit import ladder
-from rankwell.training.fit.rungs import Step
-from rankwell.training.fit.rungs import _join as join
+from rankwell.training.fit import climb, judge
+from rankwell.training.fit.results import Step
+from rankwell.training.fit.steps import _join as join
 
 
 def export(folder: Path, split: str, out: Path, engine: str = "SQLite") -> None:
@@ -60,10 +60,10 @@ def data(tmp_path: Path) -> Path:
 def test_an_engine_is_re_ranked_by_the_fitted_system(
     data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda task: [named("shipped")])
-    monkeypatch.setattr(ladder, "LEVEL", 1.1)  # whatever is better is kept
+    monkeypatch.setattr(climb, "all_steps", lambda task: [named("shipped")])
+    monkeypatch.setattr(judge, "LEVEL", 1.1)  # whatever is better is kept
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
-    tried = rungs(system)
+    tried = results(system)
     assert list(tried) == ["engine", "bm25", "shipped"]
     qrels, theirs = open_dataset(data).qrels("train"), read_run(data / "run.train.jsonl")
     before = evaluate(qrels, theirs, "RR@10 R@100").mean
@@ -83,12 +83,12 @@ def test_an_engine_is_joined_with_the_fitted_search(
 ) -> None:
     theirs = data / "run.train.jsonl"
     export(data, "train", theirs, engine)
-    joined = Step("joined", "joined with your engine", join, kind="join", given=True)
-    monkeypatch.setattr(ladder, "ladder", lambda task: [joined])
-    monkeypatch.setattr(ladder, "LEVEL", 1.1)  # whatever is better is kept
-    monkeypatch.setattr("rankwell.training.fit.rungs.share_grid", lambda parts: [Shares.hybrid(0.4)])
+    joined = Step("joined", "joined with your engine", join, replaces=("best", "candidates"), given=True)
+    monkeypatch.setattr(climb, "all_steps", lambda task: [joined])
+    monkeypatch.setattr(judge, "LEVEL", 1.1)  # whatever is better is kept
+    monkeypatch.setattr("rankwell.training.fit.steps.share_grid", lambda parts: [Shares.hybrid(0.4)])
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
-    record, run = rungs(system)["joined"], read_run(theirs)
+    record, run = results(system)["joined"], read_run(theirs)
     queries, own = open_dataset(data).queries("train"), System.of_index(system.index)
     expected = fuse({"similarity": own.search(queries, 100), "first": run}, Shares.hybrid(0.4), depth=100)
     figures = evaluate(open_dataset(data).qrels("train"), expected, "RR@10").mean["RR@10"]
@@ -126,11 +126,11 @@ def rerank(data: Path, system: System, out: Path) -> Run:
 def test_a_system_that_is_better_replaces_the_engine_and_one_that_is_not_leaves_it(
     data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("better", "a better rung", perfect)])
+    monkeypatch.setattr(climb, "all_steps", lambda task: [Step("better", "a better step", perfect)])
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
-    assert rungs(system)["better"]["kept"]
+    assert results(system)["better"]["kept"]
     assert "re-rank:" not in said
-    monkeypatch.setattr(ladder, "ladder", lambda task: [])
+    monkeypatch.setattr(climb, "all_steps", lambda task: [])
     given = data / "run.train.jsonl"
     best = shutil.move(given, tmp_path / "mine.jsonl")
     system, said = fitted(tmp_path / "other", tiny_bi_encoder, data, runs=[f"train={best}"])
@@ -164,7 +164,7 @@ def test_runs_that_do_not_fit_the_data_are_refused(data: Path, tmp_path: Path, t
 def test_documents_of_the_engine_that_are_not_in_the_collection_are_counted(
     data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda task: [])
+    monkeypatch.setattr(climb, "all_steps", lambda task: [])
     with (data / "run.train.jsonl").open("a") as file:
         file.write('{"query_id": "new", "doc_id": "nowhere", "score": 1}\n')
     with pytest.warns(Notice, match="1 of [0-9]+ documents of your engine's run are not in the collection, such as no"):

@@ -1,4 +1,4 @@
-"""Rungs that fail, which cost the rung, and errors that end the fit."""
+"""Steps that fail, which cost the step, and errors that end the fit."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
-from tests.training.fit.fitting import fitted, perfect, rungs
+from tests.training.fit.fitting import fitted, perfect, results
 
 from rankwell.core.errors import RankwellError, WriteError
 from rankwell.core.files import disk_errors
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
-from rankwell.training.fit import ladder
-from rankwell.training.fit.rungs import Rung, Step
+from rankwell.training.fit import climb, steps
+from rankwell.training.fit.results import Result, Step
 from rankwell.training.fit.task import FitTask
 
 
-def no_memory(task: object, below: object) -> Any:
+def no_memory(task: object, below: object, plan: object) -> Any:
     raise MemoryError
 
 
-def no_memory_on_cpu(task: object, below: object) -> Any:
+def no_memory_on_cpu(task: object, below: object, plan: object) -> Any:
     return torch.empty(2**52)
 
 
-def no_memory_on_gpu(task: object, below: object) -> Any:
+def no_memory_on_gpu(task: object, below: object, plan: object) -> Any:
     raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20.00 GiB.")
 
 
-def no_model(task: FitTask, below: Rung) -> Rung:
-    return Rung(System(FirstStage(task.index), ranker=task.work / "nothing"), below.run, {})
+def no_model(task: FitTask, below: Result, plan: object) -> Result:
+    return Result(System(FirstStage(task.index), ranker=task.work / "nothing"), below.run)
 
 
 @pytest.mark.parametrize(
@@ -47,22 +47,22 @@ def no_model(task: FitTask, below: Rung) -> Rung:
         (no_model, "system.work/nothing"),
     ],
 )
-def test_a_rung_that_fails_is_left_out_and_said(
+def test_a_step_that_fails_is_left_out_and_said(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch, make: Any, reason: str
 ) -> None:
-    steps = [Step("broken", "a broken rung", make), Step("better", "a better rung", perfect)]
-    monkeypatch.setattr(ladder, "ladder", lambda task: steps)
+    both = [Step("broken", "a broken step", make), Step("better", "a better step", perfect)]
+    monkeypatch.setattr(climb, "all_steps", lambda task: both)
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
-    tried = rungs(system)
+    tried = results(system)
     assert reason in tried["broken"]["failed"]
     assert tried["better"]["kept"]
-    assert f"  – a broken rung: failed, {tried['broken']['failed']}" in said.splitlines()
-    assert "Failed: a broken rung. The report says why." in said
+    assert f"  – a broken step: failed, {tried['broken']['failed']}" in said.splitlines()
+    assert "Failed: a broken step. The report says why." in said
     assert f"failed: {tried['broken']['failed']}<" in (system.folder / "report.html").read_text()
-    assert f"- a broken rung: failed, {tried['broken']['failed']}\n" in (system.folder / "README.md").read_text()
+    assert f"- a broken step: failed, {tried['broken']['failed']}\n" in (system.folder / "README.md").read_text()
 
 
-def interrupted(task: FitTask, below: object) -> Any:
+def interrupted(task: FitTask, below: object, plan: object) -> Any:
     """What native code does: the exception of Ctrl-C becomes another one."""
     try:
         signal.raise_signal(signal.SIGINT)
@@ -70,42 +70,42 @@ def interrupted(task: FitTask, below: object) -> Any:
         raise RankwellError("the file is damaged") from None
 
 
-def disk_is_full(task: FitTask, below: object) -> Any:
+def disk_is_full(task: FitTask, below: object, plan: object) -> Any:
     with disk_errors(task.work):
         raise OSError(errno.ENOSPC, "full")
 
 
-def has_a_bug(task: FitTask, below: object) -> Any:
+def has_a_bug(task: FitTask, below: object, plan: object) -> Any:
     raise RuntimeError("a bug")
 
 
 @pytest.mark.parametrize(
     ("step", "error"),
     [
-        (Step("ends", "a rung", interrupted), KeyboardInterrupt),
-        (Step("ends", "a rung", perfect, seconds=interrupted), KeyboardInterrupt),
-        (Step("ends", "a rung", disk_is_full), WriteError),
-        (Step("ends", "a rung", has_a_bug), RuntimeError),
+        (Step("ends", "a step", interrupted), KeyboardInterrupt),
+        (Step("ends", "a step", perfect, plan=interrupted), KeyboardInterrupt),
+        (Step("ends", "a step", disk_is_full), WriteError),
+        (Step("ends", "a step", has_a_bug), RuntimeError),
     ],
 )
-def test_what_is_not_the_fault_of_a_rung_ends_the_fit_and_the_rung_is_tried_again(
+def test_what_is_not_the_fault_of_a_step_ends_the_fit_and_the_step_is_tried_again(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch, step: Step, error: type[BaseException]
 ) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("broken", "a broken rung", no_memory), step])
+    monkeypatch.setattr(climb, "all_steps", lambda task: [Step("broken", "a broken step", no_memory), step])
     with pytest.raises(error):
         fitted(tmp_path / "system", tiny_bi_encoder)
     assert not (tmp_path / "system").exists()
-    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("broken", "a broken rung", perfect)])
+    monkeypatch.setattr(climb, "all_steps", lambda task: [Step("broken", "a broken step", perfect)])
     system, _ = fitted(tmp_path / "system", tiny_bi_encoder)
-    assert rungs(system)["broken"]["kept"]
+    assert results(system)["broken"]["kept"]
 
 
-def test_an_error_in_the_lowest_rung_ends_the_fit(
+def test_an_error_in_the_lowest_step_ends_the_fit(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(task: object) -> Any:
         raise RankwellError("the index is damaged")
 
-    monkeypatch.setattr(ladder, "bm25", broken)
+    monkeypatch.setattr(steps, "bm25", broken)
     with pytest.raises(RankwellError, match="the index is damaged"):
         fitted(tmp_path / "system", tiny_bi_encoder)

@@ -21,7 +21,7 @@ import pytest
 from tests.training import toys
 
 pytest.importorskip("torch")
-from tests.training.fit.fitting import fitted, named, perfect, rungs
+from tests.training.fit.fitting import fitted, named, perfect, results
 
 from rankwell import sample
 from rankwell.core.errors import RankwellError
@@ -40,11 +40,12 @@ from rankwell.rank.system import System
 from rankwell.rank.tuning import share_grid
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.training.fit import ladder
-from rankwell.training.fit import rungs as steps
+from rankwell.training.fit import climb, judge, steps
 from rankwell.training.fit.fit import command_of
-from rankwell.training.fit.rungs import Rung, Step, is_larger
-from rankwell.training.fit.rungs import ladder as every_step
+from rankwell.training.fit.judge import compare_with
+from rankwell.training.fit.plans import comparing_words, is_larger
+from rankwell.training.fit.results import Bests, Plan, Result, Step
+from rankwell.training.fit.steps import all_steps as every_step
 from rankwell.training.fit.task import FitTask
 
 
@@ -59,21 +60,21 @@ def whole(tmp_path_factory: pytest.TempPathFactory, small: Path, tiny_bi_encoder
     return fitted(tmp_path_factory.mktemp("fit") / "system", tiny_bi_encoder, small)
 
 
-def test_every_rung_is_measured_and_the_best_is_saved(whole: tuple[System, str]) -> None:
+def test_every_step_is_measured_and_the_best_is_saved(whole: tuple[System, str]) -> None:
     system, said = whole
-    tried = rungs(system)
+    tried = results(system)
     assert list(tried) == ["bm25", "hybrid", "tuned", "adapter", "words", "encoder", "shipped", "rerank"]
     assert tried["bm25"]["kept"]
-    for rung in tried.values():
-        assert 0 < rung["judged"]["RR@10"]["mean"] <= 1
-        untrained = rung["rung"] in ("bm25", "hybrid", "tuned", "words", "shipped")
-        assert rung["queries"] == (110 if untrained else 55)
-        assert ("report" in rung) == rung["kept"]
-        if rung["rung"] != "bm25":
-            test = rung["against the rung below"]
+    for result in tried.values():
+        assert 0 < result["judged"]["RR@10"]["mean"] <= 1
+        untrained = result["step"] in ("bm25", "hybrid", "tuned", "words", "shipped")
+        assert result["queries"] == (110 if untrained else 55)
+        assert ("report" in result) == result["kept"]
+        if result["step"] != "bm25":
+            test = result["against the step below"]
             better, shown = test["difference"] > 0, test["p"] < 0.05
-            assert rung["kept"] == (better or not shown if rung["rung"] == "hybrid" else better and shown)
-    best = [rung for rung in tried.values() if rung["kept"]][-1]
+            assert result["kept"] == (better and (shown or result["step"] == "hybrid"))
+    best = [result for result in tried.values() if result["kept"]][-1]
     assert best["system"] == system.describe() == System.open(system.folder).describe()
     sizes = "55 for training, 55 for choosing between trained steps; 110 of dev for the report"
     assert f"12 documents; 110 judged queries of train: {sizes}" in said
@@ -85,26 +86,26 @@ def test_every_rung_is_measured_and_the_best_is_saved(whole: tuple[System, str])
 def test_a_small_bi_encoder_is_taught_by_a_larger_one_and_saved_beside_it(
     tiny_bi_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine with a GPU, as the ladder is told, and after a step that finds what BM25 does not."""
+    """On a machine with a GPU, as the fit is told, and after a step that finds what BM25 does not."""
     data = toys.write_data(tmp_path / "data", queries=110)
     for split in ("train", "dev"):
         lines = [f"{split}{i}\t{toys.WORDS[(i + 5) % 12]} market" for i in range(110)]
         (data / f"queries.{split}.tsv").write_text("\n".join(lines) + "\n")
 
-    def fit_larger(task: FitTask, below: Rung) -> Rung:
+    def fit_larger(task: FitTask, below: Result, plan: Plan) -> Result:
         first = FirstStage(task.index, encoder=DEFAULT, share=1.0, words=0.5, computing=Computing("cpu"))
-        return replace(perfect(task, below), system=System(first), stages={"encoder": {"encoder": DEFAULT}})
+        return replace(perfect(task, below, plan), system=System(first), stages={"encoder": {"encoder": DEFAULT}})
 
     def short(task: FitTask) -> list[Step]:
         by_name = {step.name: step for step in every_step(task)}
         return [replace(by_name["encoder"], make=fit_larger), by_name["taught"]]
 
-    monkeypatch.setattr(ladder, "ladder", short)
+    monkeypatch.setattr(climb, "all_steps", short)
     monkeypatch.setattr(steps, "chosen_device", lambda name: SimpleNamespace(type="cuda"))
     out = tmp_path / "system"
     system, said = fitted(out, tiny_bi_encoder, data, tries=[DEFAULT])
     taught = System.open(tmp_path / "system-small")
-    tried = rungs(system)
+    tried = results(system)
     assert [tried[name]["kept"] for name in ("encoder", "taught")] == [True, False]
     assert f"{out}-small: {taught.describe()}, to serve without a GPU" in said
     assert (taught.ranker, taught.first_stage.words > 0) == (None, True)
@@ -125,14 +126,14 @@ def test_no_small_bi_encoder_is_taught_where_none_larger_was_fitted(
     first = FirstStage(Index.build([Document("d", "bee")], tmp_path / "index"))
     monkeypatch.setattr(FitTask, "shipped", str(tiny_bi_encoder))
     for encoder, larger in ((str(tiny_bi_encoder), False), (DEFAULT, True)):
-        rung = Rung(System(first), Run(), {"encoder": {"encoder": encoder}})
-        assert is_larger(rung) == larger
-    assert not is_larger(Rung(System(first), Run(), {}))
+        result = Result(System(first), Run(), {"encoder": {"encoder": encoder}})
+        assert is_larger(result) == larger
+    assert not is_larger(Result(System(first), Run()))
 
 
 def test_the_saved_system_has_the_reported_figures(whole: tuple[System, str], small: Path) -> None:
     system, _ = whole
-    best = [rung for rung in system.card["rungs"] if rung.get("kept")][-1]
+    best = [result for result in system.card["steps"] if result.get("kept")][-1]
     data = open_dataset(small)
     figures = evaluate(data.qrels("dev"), system.search(data.queries("dev"), 100), "RR@10 R@100").mean
     assert figures["RR@10"] == pytest.approx(best["report"]["RR@10"]["mean"], abs=1e-6)
@@ -143,61 +144,62 @@ def test_the_folder_holds_a_card_and_a_page_that_needs_nothing_else(whole: tuple
     system, _ = whole
     page = (system.folder / "report.html").read_text()
     assert "<svg" in page
-    best = [rung for rung in system.card["rungs"] if rung.get("kept")][-1]["report"]["RR@10"]["mean"]
+    best = [result for result in system.card["steps"] if result.get("kept")][-1]["report"]["RR@10"]["mean"]
     assert page.index(f"{best:.3f}</b>") < page.index("Step by step")
     assert not re.search(r"(?:src|href)=|url\(|@import", page)
     assert "rankwell fit" in page
     rows = [line.split("\t") for line in (system.folder / "queries.tsv").read_text().splitlines()]
     assert rows[0][:2] == ["query", "bm25"]
     mean = sum(float(row[1]) for row in rows[1:]) / len(rows[1:])
-    assert mean == pytest.approx(rungs(system)["bm25"]["report"]["RR@10"]["mean"], abs=1e-5)
+    assert mean == pytest.approx(results(system)["bm25"]["report"]["RR@10"]["mean"], abs=1e-5)
     card = (system.folder / "README.md").read_text()
-    assert f"| BM25 | {rungs(system)['bm25']['report']['RR@10']['mean']:.3f} |" in card
+    assert f"| BM25 | {results(system)['bm25']['report']['RR@10']['mean']:.3f} |" in card
 
 
-def test_a_rung_that_needs_too_long_is_skipped_and_said(
+def test_a_step_that_needs_too_long_is_skipped_and_said(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = [replace(named("rerank"), seconds=lambda task, below: 7200.0)]
-    monkeypatch.setattr(ladder, "ladder", lambda task: steps)
+    steps = [replace(named("rerank"), plan=lambda task, bests, left: Plan(7200.0))]
+    monkeypatch.setattr(climb, "all_steps", lambda task: steps)
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
-    assert re.search(r"this machine has time for: BM25\n--minutes 1\d\d would add: a trained re-ranker\n", said)
+    assert re.search(r"\n--minutes 1\d\d would add: a trained re-ranker\n", said)
     assert re.search(r"a trained re-ranker: skipped, it needs about 2 h, and [12]\d min are left", said)
-    assert rungs(system)["rerank"]["skipped"].startswith("it needs about 2 h")
+    assert results(system)["rerank"]["skipped"].startswith("it needs about 2 h")
     assert "it needs about 2 h" in (system.folder / "report.html").read_text()
 
 
 def test_when_the_time_is_up_the_best_so_far_is_saved(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def endless(task: object, below: object) -> Any:
+    def endless(task: object, below: object, plan: object) -> Any:
         raise TimeIsUp
 
-    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("endless", "an endless rung", endless)])
+    monkeypatch.setattr(climb, "all_steps", lambda task: [Step("endless", "an endless step", endless)])
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
-    assert "an endless rung: skipped, the time was up before it was finished" in said
+    assert "an endless step: skipped, the time was up before it was finished" in said
     assert system.describe() == "BM25 (k1 0.9, b 0.4)"
     assert "Nothing was shown to be better than this on 130 queries; try more --minutes." in said
     assert "Nothing was shown to be better than BM25, not fitted" in (system.folder / "report.html").read_text()
 
 
-def test_a_step_is_compared_with_one_of_its_own_title_and_not_tried_on_itself(
+def test_a_step_is_tried_once_on_the_same_list(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As word vectors are that were kept, after a bi-encoder that was not."""
-    words, better = Step("words", "word vectors", perfect), Step("better", "word vectors", perfect)
-    monkeypatch.setattr(ladder, "ladder", lambda task: [words, better, words])
+    """As word vectors are where no other bi-encoder was kept; those that compare words already are left alone."""
+    words, better = Step("words", "word vectors", perfect), Step("better", "a better step", perfect)
+    monkeypatch.setattr(climb, "all_steps", lambda task: [better, words, words])
     system = fitted(tmp_path / "system", tiny_bi_encoder)[0]
-    tried = rungs(system)
-    assert [rung["rung"] for rung in system.card["rungs"]] == ["bm25", "words", "better"]
-    assert tried["words"]["kept"]
-    assert tried["better"]["against the rung below"]["difference"] == 0
+    assert [result["step"] for result in system.card["steps"]] == ["bm25", "better", "words"]
+    assert results(system)["better"]["kept"]
+    assert not results(system)["words"]["kept"]
+    first = FirstStage(system.index, encoder=tiny_bi_encoder, share=0.7, words=0.3)
+    assert comparing_words(FitTask("data", tmp_path / "new"), Bests.begin(Result(System(first), Run())), 60.0) is None
 
 
 def test_the_report_begins_with_the_gain_over_bm25(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("better", "a better rung", perfect)])
+    monkeypatch.setattr(climb, "all_steps", lambda task: [Step("better", "a better step", perfect)])
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     page = (system.folder / "report.html").read_text()
     assert f"<h1>Search fitted to {sample.FOLDER.name}</h1>" in page
@@ -208,23 +210,23 @@ def test_the_report_begins_with_the_gain_over_bm25(
     assert "; not fitted: 0.6" in said
 
 
-def test_the_reranker_reads_the_candidates_of_the_rung_below(
+def test_the_reranker_reads_the_candidates_of_the_step_below(
     small: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fitted first stage was searched with another share in each fold, so its own search finds other documents."""
 
-    def better(task: FitTask, below: Rung) -> Rung:
+    def better(task: FitTask, below: Result, plan: Plan) -> Result:
         relevant = {qid: {**dict.fromkeys(own, 2.0), "d0": 1.0} for qid, own in task.parts.judged.qrels.items()}
-        return Rung(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})
+        return Result(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant))
 
     rerank = named("rerank")
-    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("better", "a better rung", better), rerank])
+    monkeypatch.setattr(climb, "all_steps", lambda task: [Step("better", "a better step", better), rerank])
     harder = shutil.copytree(small, tmp_path / "data")
     queries = (harder / "queries.train.tsv").read_text()
     (harder / "queries.train.tsv").write_text(re.sub(r"(\w+)\t\w+ market", r"\1\t\1 market", queries))
     system, _ = fitted(tmp_path / "system", tiny_bi_encoder, harder)
-    assert rungs(system)["better"]["kept"]
-    assert rungs(system)["rerank"]["judged"]["R@100"]["mean"] == 1.0
+    assert results(system)["better"]["kept"]
+    assert results(system)["rerank"]["judged"]["R@100"]["mean"] == 1.0
 
 
 def test_models_to_try_are_steps_of_their_kind_and_the_best_encoder_is_the_start(
@@ -232,8 +234,8 @@ def test_models_to_try_are_steps_of_their_kind_and_the_best_encoder_is_the_start
 ) -> None:
     """The first has vectors and scores pairs, the second scores pairs alone."""
     system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small, tries=[str(tiny_twin), str(tiny_checkpoint)])
-    tried = rungs(system)
-    assert all("judged" in rung for rung in tried.values())  # none failed
+    tried = results(system)
+    assert all("judged" in result for result in tried.values())  # none failed
     names = ["bm25", "hybrid", f"hybrid {tiny_twin}", "tuned", "adapter", "words", "encoder", "shipped"]
     assert list(tried) == [*names, f"rerank {tiny_twin}", f"rerank {tiny_checkpoint}", "rerank"]
     assert f"--try {tiny_twin} --try {tiny_checkpoint}" in (system.folder / "README.md").read_text()
@@ -245,9 +247,9 @@ def test_a_fit_continues_from_the_models_of_a_system(
     index = Index.build(open_dataset(small).documents(), tmp_path / "index")
     old = System(FirstStage(index, encoder=tiny_bi_encoder, share=0.7)).save(tmp_path / "old").folder
     assert old is not None
-    monkeypatch.setattr(ladder, "ladder", lambda task: [step for step in every_step(task) if step.model])
+    monkeypatch.setattr(climb, "all_steps", lambda task: [step for step in every_step(task) if step.model])
     system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small, previous=old)
-    assert list(rungs(system)) == ["bm25", "hybrid", f"hybrid {old / 'encoder'}"]
+    assert list(results(system)) == ["bm25", "hybrid", f"hybrid {old / 'encoder'}"]
     with pytest.raises(RankwellError, match="not a system"):
         fitted(tmp_path / "other", tiny_bi_encoder, small, previous=small)
 
@@ -255,8 +257,8 @@ def test_a_fit_continues_from_the_models_of_a_system(
 def test_the_last_doubling_of_the_queries_tells_what_more_of_them_would_bring(
     small: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankwell.training.fit.rungs.LEAST_TO_FIT", 20)
-    monkeypatch.setattr(ladder, "ladder", lambda task: [named("hybrid"), named("adapter")])
+    monkeypatch.setattr("rankwell.training.fit.steps.LEAST_TO_FIT", 20)
+    monkeypatch.setattr(climb, "all_steps", lambda task: [named("hybrid"), named("adapter")])
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, small)
     expected = (
         r"Twice the judged queries would likely bring about [+-]0\.\d+ RR@10 \[[+-]0\.\d+, [+-]0\.\d+\], as the last"
@@ -288,24 +290,55 @@ def test_few_queries_tune_settings_but_train_nothing(tmp_path: Path, tiny_bi_enc
     data = take(tmp_path / "data", 30, "train")
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
     assert "only large differences can be told from chance" in said
-    tried = rungs(system)
+    tried = results(system)
     assert tried["rerank"]["skipped"] == "training needs 150 judged queries, and there are 30"
     assert "judged" in tried["hybrid"]
     assert tried["bm25"]["report"] == tried["bm25"]["judged"]
-    assert "30 queries (cross-validated)" in said
+    assert "on 30 queries" in said
+    assert "30 queries, the same that steps were chosen on" in (system.folder / "report.html").read_text()
+
+
+def test_the_figures_of_few_queries_are_those_of_the_saved_system_too(
+    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cross-validation, which decides, ranks each query by other settings than those that are saved."""
+    monkeypatch.setattr(judge, "LEVEL", 1.1)  # whatever is better is kept
+    monkeypatch.setattr(climb, "all_steps", lambda task: [better])
+
+    def half(task: FitTask, below: Result, plan: Plan) -> Result:
+        """What searches better than was measured."""
+        found = perfect(task, below, plan)
+        first = below.run.head(1)
+        return replace(found, run=Run({qid: found.run[qid] if n % 2 else first[qid] for n, qid in enumerate(first)}))
+
+    better = Step("better", "a better step", half)
+    data = take(tmp_path / "data", 30, "train")
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
+    step = results(system)["better"]
+    assert step["kept"]
+    queries, qrels = open_dataset(data).queries("train"), open_dataset(data).qrels("train")
+    judged = Qrels({query.qid: qrels[query.qid] for query in queries})
+    mean = evaluate(judged, system.search(queries, 100), ["RR@10"]).mean["RR@10"]
+    assert step["report"]["RR@10"]["mean"] == pytest.approx(mean)
+    assert step["judged"]["RR@10"]["mean"] != pytest.approx(mean)
+    chosen = f"on 30 queries that its settings were chosen on ({step['judged']['RR@10']['mean']:.3f} cross-validated)"
+    assert f"RR@10 {mean:.3f} [" in said
+    assert chosen in said
     page = (system.folder / "report.html").read_text()
-    assert "30 queries, cross-validated: the same queries that steps were chosen on" in page
+    assert f'RR@10 <b class="good">{mean:.3f}</b>' in page
+    rows = [line.split("\t") for line in (system.folder / "queries.tsv").read_text().splitlines()]
+    assert sum(float(row[-1]) for row in rows[1:]) / 30 == pytest.approx(mean, abs=1e-5)
 
 
-def test_few_queries_move_the_weight_a_little_and_it_stays_unless_it_is_worse(
+def test_few_queries_move_the_weight_a_little_and_it_is_kept_if_it_is_better(
     tmp_path: Path, tiny_bi_encoder: Path
 ) -> None:
     task = FitTask(str(take(tmp_path / "data", 30, "train")), tmp_path / "few", device="cpu")
     part, first = task.parts.judged, FirstStage(task.index, encoder=tiny_bi_encoder, share=0.7)
-    below = Rung(System(first), System(first).search(part.queries, 100), {}, 30)
+    below = Result(System(first), System(first).search(part.queries, 100), count=30)
     step = next(step for step in every_step(task) if step.name == "tuned")
     assert (step.cautious, named("tuned").cautious) == (True, False)  # with many, it has to be shown to be better
-    tuned = replace(step.make(task, below), step=step, count=30)
+    tuned = replace(step.make(task, below, Plan()), step=step, count=30)
     runs = search_both(task.index, first.dense, part.queries, first.bm25)
     figures = [
         evaluate(part.qrels, fuse(runs, Shares.hybrid(share / 10), depth=100), "RR@10").mean["RR@10"]
@@ -314,11 +347,45 @@ def test_few_queries_move_the_weight_a_little_and_it_stays_unless_it_is_worse(
     best, weight = (1 + figures.index(max(figures))) / 10, tuned.system.first_stage.share
     assert best < 0.4  # the tiny model knows nothing
     assert best < weight < 0.7
-    judged = ladder._judged(task, tuned, below)
-    assert judged.contrast is not None
-    assert judged.kept == (judged.contrast.difference > 0 or judged.contrast.p >= 0.05)
-    nothing = Run.from_scores({query.qid: {"no such document": 1.0} for query in part.queries})
-    assert not ladder._judged(task, replace(tuned, run=nothing), below).kept
+    verdict = compare_with(task, tuned, below)
+    assert verdict.replaces == verdict.better == (verdict.contrast.difference > 0)
+
+
+def test_a_step_that_is_worse_is_never_kept(tmp_path: Path) -> None:
+    """Not shown to be worse, what is there without fitting stays; what is fitted with caution does not."""
+    task = FitTask(str(take(tmp_path / "data", 30, "train")), tmp_path / "few", device="cpu")
+    part, system = task.parts.judged, System(FirstStage(task.index, encoder="rankwell-mini", share=0.6))
+    relevant = {qid: {d: 1.0 for d, grade in own.items() if grade > 0} for qid, own in part.qrels.items()}
+    below = Result(System(FirstStage(task.index)), Run.from_scores(relevant), count=30)
+    worse = Run.from_scores({**relevant, part.queries[0].qid: {"no such document": 1.0}})
+    for step, stays in ((named("hybrid"), True), (replace(named("tuned"), cautious=True), False)):
+        judged = judge.judge(task, Result(system, worse, count=30, step=step), Bests.begin(below))
+        assert judged.contrast is not None
+        assert (judged.contrast.difference < 0, judged.contrast.p > 0.05) == (True, True)
+        assert (judged.kept, "best" in judged.becomes) == (False, stays)
+        assert ("not shown to be worse" in climb.line_of(judged, task)) == stays
+        bests = Bests.begin(replace(below, becomes=("best",))).after(judged)
+        assert (bests.best is judged, bests.base is judged) == (stays, stays)
+
+
+def test_settings_that_are_those_of_the_unfitted_system_are_not_kept(
+    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although cross-validation chose others for some queries, which ranked better."""
+
+    def same(task: FitTask, below: Result, plan: Plan) -> Result:
+        return replace(perfect(task, below, plan), system=System(replace(below.system.first_stage)))
+
+    steps = [named("hybrid"), Step("same", "tuned settings", same), Step("better", "a better step", perfect)]
+    monkeypatch.setattr(climb, "all_steps", lambda task: steps)
+    data = take(tmp_path / "data", 30, "train")
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
+    tried = results(system)
+    below = "hybrid" if tried["hybrid"]["system"] == tried["same"]["system"] else "bm25"
+    assert (tried["same"]["kept"], "against the step below" in tried["same"]) == (False, False)
+    assert tried["same"]["judged"] == tried[below]["judged"]
+    assert re.search(r"· tuned settings +RR@10 0\.\d+ \[.*\]  the same settings as before", said)
+    assert tried["better"]["kept"]
 
 
 def test_without_time_for_all_vectors_the_best_documents_are_compared_word_by_word(
@@ -328,14 +395,14 @@ def test_without_time_for_all_vectors_the_best_documents_are_compared_word_by_wo
 
     def steps(task: FitTask) -> list[Step]:
         """All vectors take too long."""
-        long = replace(named("hybrid"), seconds=lambda task, below: 1e6)
+        long = replace(named("hybrid"), plan=lambda task, bests, left: Plan(1e6))
         return [long, *(step for step in every_step(task) if step.name == "texts")]
 
-    monkeypatch.setattr(ladder, "ladder", steps)
-    monkeypatch.setattr(ladder, "LEVEL", 1.1)  # whatever is better is kept
+    monkeypatch.setattr(climb, "all_steps", steps)
+    monkeypatch.setattr(judge, "LEVEL", 1.1)  # whatever is better is kept
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
-    assert "this machine has time for: BM25, words of the best documents" in said
-    record = rungs(system)["texts"]
+    assert "this machine has time for: words of the best documents" in said
+    record = results(system)["texts"]
     queries = open_dataset(data).queries("train")
     qrels = Qrels({query.qid: open_dataset(data).qrels("train")[query.qid] for query in queries})
     first = System.of_index(system.index).search(queries, 100)
@@ -353,10 +420,10 @@ def test_without_time_for_all_vectors_the_best_documents_are_compared_word_by_wo
     assert record["judged"]["RR@10"]["mean"] <= best + 1e-9
     # With the vectors there, they are stored, and this is not tried.
     monkeypatch.setattr(
-        ladder, "ladder", lambda task: [step for step in every_step(task) if step.name in ("hybrid", "texts")]
+        climb, "all_steps", lambda task: [step for step in every_step(task) if step.name in ("hybrid", "texts")]
     )
     system, _ = fitted(tmp_path / "other", tiny_bi_encoder, data)
-    assert list(rungs(system)) == ["bm25", "hybrid"]
+    assert list(results(system)) == ["bm25", "hybrid"]
 
 
 def test_names_in_code_are_split_and_titles_weighed_where_that_is_better(tmp_path: Path, tiny_bi_encoder: Path) -> None:
@@ -373,7 +440,9 @@ def test_names_in_code_are_split_and_titles_weighed_where_that_is_better(tmp_pat
     assert "✓ titles, names in code" in said
     assert system.index.analyzer.identifiers
     assert "names in code split)" in system.describe()
-    assert rungs(system)["bm25"]["judged"]["RR@10"]["mean"] < 0.2 < rungs(system)["words"]["judged"]["RR@10"]["mean"]
+    assert (
+        results(system)["bm25"]["judged"]["RR@10"]["mean"] < 0.2 < results(system)["words"]["judged"]["RR@10"]["mean"]
+    )
     assert {answer.docid for answer in system.search("bees of wasps", k=2)} == {"d0", "d11"}
 
 
@@ -421,7 +490,7 @@ def test_wrong_options_are_refused_before_any_work(tmp_path: Path, options: dict
 
 
 @pytest.mark.parametrize(
-    ("moment", "number"), [("rungs/hybrid-*", signal.SIGINT), ("stages/*-listwise-*", signal.SIGKILL)]
+    ("moment", "number"), [("steps/hybrid-*", signal.SIGINT), ("stages/*-listwise-*", signal.SIGKILL)]
 )
 def test_a_stopped_fit_resumes_to_the_same_system(
     whole: tuple[System, str], small: Path, tmp_path: Path, tiny_bi_encoder: Path, moment: str, number: signal.Signals
@@ -462,8 +531,8 @@ def test_a_stopped_fit_resumes_to_the_same_system(
     assert system.describe() == whole[0].describe()
     queries = open_dataset(small).queries("dev")
     assert system.search(queries, 20) == whole[0].search(queries, 20)
-    assert {name: rung.get("judged") for name, rung in rungs(system).items()} == {
-        name: rung.get("judged") for name, rung in rungs(whole[0]).items()
+    assert {name: result.get("judged") for name, result in results(system).items()} == {
+        name: result.get("judged") for name, result in results(whole[0]).items()
     }
     assert [path.name for path in tmp_path.iterdir()] == ["system"]
 
@@ -477,11 +546,11 @@ def test_a_fit_that_was_killed_while_it_removed_its_work_is_finished(
     assert [path.name for path in tmp_path.iterdir()] == ["system"]
 
 
-def test_finished_rungs_are_kept_although_their_time_is_up(
+def test_finished_steps_are_kept_although_their_time_is_up(
     small: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = [named("hybrid"), named("tuned")]
-    monkeypatch.setattr(ladder, "ladder", lambda task: steps)
+    monkeypatch.setattr(climb, "all_steps", lambda task: steps)
 
     class Killed(BaseException):
         pass
@@ -494,8 +563,8 @@ def test_finished_rungs_are_kept_although_their_time_is_up(
         with pytest.raises(Killed):
             fitted(tmp_path / "system", tiny_bi_encoder, small)
     system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small, minutes=0.01)
-    assert list(rungs(system)) == ["bm25", "hybrid", "tuned"]
-    assert not any("skipped" in rung for rung in rungs(system).values())
+    assert list(results(system)) == ["bm25", "hybrid", "tuned"]
+    assert not any("skipped" in result for result in results(system).values())
 
 
 def test_the_command_repeats_the_fit_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,16 +10,17 @@ import pytest
 
 pytest.importorskip("torch")
 from tests.training import toys
-from tests.training.fit.fitting import perfect
+from tests.training.fit.fitting import named, perfect
 
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.records import Document
+from rankwell.corpus.records import Document, Run
 from rankwell.corpus.sources import read_text_file
 from rankwell.rank.system import System
-from rankwell.training.fit import ladder
+from rankwell.training.fit import climb, steps
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.parts import headed
-from rankwell.training.fit.rungs import Step
+from rankwell.training.fit.headings import Kind, headed
+from rankwell.training.fit.results import Step
+from rankwell.training.fit.task import FitTask
 
 WORDS = [f"{first}{second}" for first in ("ba", "de", "fi", "go", "lu") for second in "bcdfghjklmnpqrstvwxz"]
 
@@ -38,7 +39,7 @@ def write(folder: Path, *, title: str = "title") -> Path:
 def test_a_system_is_fitted_to_titles_and_searches_documents_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda task: [])
+    monkeypatch.setattr(climb, "all_steps", lambda task: [])
     said: list[str] = []
     system = fit(write(tmp_path / "data"), tmp_path / "system", queries_from="titles", device="cpu", say=said.append)
     assert said[0].startswith("The titles of the documents are the queries.")
@@ -49,7 +50,7 @@ def test_a_system_is_fitted_to_titles_and_searches_documents_as_they_are(
     assert expected in html.unescape(page)
     assert "system.work" not in page + "".join(said)
     assert (system.card["queries"], len(system)) == ("titles", 100)
-    assert [rung["rung"] for rung in system.card["rungs"]] == ["bm25"]
+    assert [result["step"] for result in system.card["steps"]] == ["bm25"]
     # The last word is in the text of the last document and in the title of the first alone.
     found = System.open(tmp_path / "system").search(WORDS[-1], k=5)
     assert {answer.docid for answer in found} == {"d0", "d99"}
@@ -57,8 +58,8 @@ def test_a_system_is_fitted_to_titles_and_searches_documents_as_they_are(
 
 
 def test_the_small_system_has_the_documents_as_they_are_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder, "ladder", lambda task: [Step("taught", "a small bi-encoder", perfect, kind="beside")])
-    monkeypatch.setattr(ladder, "is_larger", lambda below: True)
+    taught = Step("taught", "a small bi-encoder", perfect, replaces=("best", "candidates", "small"))
+    monkeypatch.setattr(climb, "all_steps", lambda task: [taught])
     said: list[str] = []
     fit(write(tmp_path / "data"), tmp_path / "system", queries_from="titles", device="cpu", say=said.append)
     small = System.open(tmp_path / "system-small")
@@ -66,6 +67,41 @@ def test_the_small_system_has_the_documents_as_they_are_too(tmp_path: Path, monk
     assert (small.card["queries"], small.first_stage.bm25.k1) == ("titles", 1.2)
     assert {answer.docid for answer in small.search(WORDS[-1], k=5)} == {"d0", "d99"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "system", "system-small"]
+
+
+def test_titles_that_do_not_find_their_documents_are_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(climb, "all_steps", lambda task: [named("hybrid"), Step("better", "a better step", perfect)])
+    folder, others = write(tmp_path / "data"), [*WORDS[37:], *WORDS[:37]]
+    rows = [
+        {"_id": f"d{n}", "title": title, "text": f"a {other}"}
+        for n, (title, other) in enumerate(zip(WORDS, others, strict=True))
+    ]
+    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    problem = (
+        r"--queries-from titles: the titles do not find their documents \(RR@10 0\.0\d\d with .*leave the option out"
+    )
+    with pytest.raises(RankwellError, match=problem):
+        fit(folder, tmp_path / "system", queries_from="titles", device="cpu")
+    assert not (tmp_path / "system").exists()
+
+
+def test_titles_never_take_the_words_of_the_documents_out_of_the_search(tmp_path: Path) -> None:
+    """Although a bi-encoder alone would rank the titles' documents best."""
+    folder = write(tmp_path / "data")
+    (folder / "queries.train.tsv").write_text("".join(f"q{n}\tquestion {n}\n" for n in range(100)))
+    (folder / "qrels.train.txt").write_text("".join(f"q{n} 0 d{n} 1\n" for n in range(100)))
+    kinds: tuple[Kind | None, ...] = (None, "titles")
+    chosen = []
+    for kind in kinds:
+        task = FitTask(str(folder), tmp_path / "system", queries_from=kind)
+        found = Run.from_scores({f"q{n}": {f"d{n}": 1.0, "d100": 0.0} for n in range(100)})
+        wrong = Run.from_scores({f"q{n}": {f"d{n}": 0.0, "d100": 1.0} for n in range(100)})
+        chosen.append(steps._tune_shares(task, {"similarity": found, "first": wrong}, task.parts.judged))
+    assert max(shares.similarity for shares in chosen[0].settings) == 1.0
+    assert max(shares.similarity for shares in chosen[1].settings) == pytest.approx(0.7)
+    assert min(shares.first for shares in chosen[1].settings) == pytest.approx(0.3)
 
 
 def test_data_without_titles_or_with_judged_queries_is_refused(tmp_path: Path) -> None:

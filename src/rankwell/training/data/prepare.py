@@ -212,7 +212,8 @@ def _refuse_unknown_documents(what: str, documents: Iterable[tuple[str, Iterable
     for qid, docids in documents:
         for docid in docids:
             query_of.setdefault(docid, qid)
-    unknown = [docid for docid in query_of if docid not in index]
+    docids = list(query_of)
+    unknown = [docids[place] for place in np.flatnonzero(index.documents.find(docids) < 0)]
     if unknown:
         first = f"{unknown[0]!r} (query {query_of[unknown[0]]!r})"
         raise RankwellError(f"{what} {len(unknown):,} documents that are not in the collection; the first is {first}")

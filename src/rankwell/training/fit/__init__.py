@@ -1,1 +1,1 @@
-"""Fitting a whole search system: a ladder of rungs, climbed while the time lasts."""
+"""Fitting a whole search system: steps of growing cost, tried while the time lasts."""

@@ -21,10 +21,11 @@ from rankwell.models.devices import chosen_device
 from rankwell.rank.system import System, refuse_taken
 from rankwell.rank.texts import is_system
 from rankwell.retrieve.index import Index
-from rankwell.training.fit.ladder import SAVING, Climb, Clock, climb, interval_of, plan
-from rankwell.training.fit.parts import SET_ASIDE, Kind, Parts, check_judged, write_headed
+from rankwell.training.fit.climb import SAVING, Climb, Clock, climb
+from rankwell.training.fit.headings import Kind, write_headed
+from rankwell.training.fit.judge import interval_of
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
-from rankwell.training.fit.rungs import ENGINE
+from rankwell.training.fit.split import SET_ASIDE, Parts, check_judged
 from rankwell.training.fit.task import FitTask
 
 NO_QUERIES = (
@@ -100,6 +101,7 @@ Fitted = tuple[System, list[str]]
 def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fitted:
     """Fit to judged queries. Report and summary name the data, folder and command of ``asked``, what a user wants."""
     work, minutes = task.work, task.minutes
+    clock = Clock(60 * minutes * (1 - SAVING))
     _refuse_taken(task)
     parts = task.parts
     with lock(work, wait=False):
@@ -114,9 +116,6 @@ def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fi
             say(line)
         measured = f", measured by {task.measure}" if len(parts.judged) else ""
         say(f"up to {minutes:g} minute{'s' * (minutes != 1)}{measured}:")
-        clock = Clock(60 * minutes * (1 - SAVING))
-        for line in plan(task, clock.seconds):
-            say(line)
         climbed = climb(task, clock, say)
         system = _save(task, asked, climbed)
         shutil.rmtree(work, ignore_errors=True)
@@ -140,7 +139,7 @@ def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted
         if is_system(inner):
             fitted, lines = System.open(inner, device=task.device), list[str]()
         else:
-            own = replace(task, data=str(work / kind), out=inner, queries_from=None)
+            own = replace(task, data=str(work / kind), out=inner)
             fitted, lines = _fit_judged(own, task, say)
         place = work / "documents"
         if not (place / "index.json").is_file():
@@ -177,15 +176,15 @@ def advice(parts: Parts) -> list[str]:
 
 def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
     """What was made, what it measures, and what to do with it."""
-    best, base, part = climbed.best, climbed.base, climbed.reported(task.parts)
-    lines = [f"{out}: {best.describe() if best.step is not ENGINE else climbed.own.describe()}"]
+    best, base, small, part = climbed.bests.best, climbed.bests.base, climbed.bests.small, climbed.reported(task.parts)
+    lines = [f"{out}: {climbed.saved.describe()}"]
     if best.report is not None and base.report is not None:
         mean, (low, high) = interval_of(part, best.report, task.measure)
         before, _ = interval_of(part, base.report, task.measure)
         where = f"{len(part):,} queries"
-        if part is task.parts.judged:
-            where += " (cross-validated)"
-        else:
+        if climbed.chosen_on(task.parts):
+            where += f" that its settings were chosen on ({climbed.cross_validated(task):.3f} cross-validated)"
+        elif part is not task.parts.judged:
             where += " held out" if task.parts.source == SET_ASIDE else f" ({task.parts.source})"
         ours = "your engine: " if base.engine else ""
         compared = f"; {ours or 'not fitted: '}{before:.3f}" if best is not base else ""
@@ -193,8 +192,8 @@ def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
         if best is base:
             others = "; try more --minutes" if climbed.late else ""
             lines.append(f"Nothing was shown to be better than this on {base.count:,} queries{others}.")
-    if climbed.small is not None:
-        lines.append(f"{_small(out)}: {climbed.small.describe()}, to serve without a GPU")
+    if small is not None:
+        lines.append(f"{_small(out)}: {small.describe()}, to serve without a GPU")
     lines += [more] if (more := climbed.doubling(task.measure)) else []
     failed = [skipped.step.title for skipped in climbed.skipped if skipped.outcome == "failed"]
     if failed:
@@ -244,12 +243,12 @@ def _save(task: FitTask, asked: FitTask, climbed: Climb) -> System:
         "report.html": report_page(figures, task, climbed, command),
         "queries.tsv": query_table(task, climbed),
     }
-    if (small := climbed.small) is not None and not is_system(_small(task.out)):
-        shown = (climbed.base.step.name, small.step.name)
-        rungs = [{**rung, "kept": True} for rung in figures["rungs"] if rung["rung"] in shown]
-        own = {**figures, "system": small.describe(), "rungs": rungs}
+    if (small := climbed.bests.small) is not None and not is_system(_small(task.out)):
+        shown = (climbed.bests.base.step.name, small.step.name)
+        results = [{**result, "kept": True} for result in figures["steps"] if result["step"] in shown]
+        own = {**figures, "system": small.describe(), "steps": results}
         small.system.save(_small(task.out), card=own, files={"README.md": card_text(own, command)})
-    return climbed.system.save(task.out, card=figures, files=files)
+    return climbed.saved.system.save(task.out, card=figures, files=files)
 
 
 def command_of(task: FitTask) -> str:

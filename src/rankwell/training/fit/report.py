@@ -16,9 +16,10 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval
 from rankwell.plots.ladder import Bar, draw_costs, draw_ladder
 from rankwell.plots.pictures import page, table
-from rankwell.training.fit.ladder import LEVEL, Climb, Skipped, interval_of, p_value
-from rankwell.training.fit.parts import Part
-from rankwell.training.fit.rungs import Rung
+from rankwell.training.fit.climb import Climb
+from rankwell.training.fit.judge import LEVEL, interval_of, p_value
+from rankwell.training.fit.results import Result, Skipped
+from rankwell.training.fit.split import Part
 from rankwell.training.fit.task import FitTask
 
 SHOWN = 10
@@ -33,6 +34,7 @@ def measures_of(measure: str) -> list[str]:
 def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
     """Everything that was measured, for ``system.json``."""
     parts = task.parts
+    on = "steps were chosen on them" if climbed.reported(parts) is parts.judged else parts.source
     return {
         "data": data,
         "documents": len(task.index),
@@ -42,20 +44,20 @@ def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
             "choose": len(parts.choose),
             "report": len(climbed.reported(parts)),
         },
-        "reported on": "cross-validated" if climbed.reported(parts) is parts.judged else parts.source,
+        "reported on": on,
         "clicks": task.dataset.clicks,
         "measure": task.measure,
         "seed": task.seed,
         "machine": machine(),
-        "system": climbed.best.describe(),
-        "base": climbed.base.step.title,
+        "system": climbed.bests.best.describe(),
+        "base": climbed.bests.base.step.title,
         "twice the queries": climbed.doubling(task.measure),
-        "rungs": [_figures(tried, task, climbed.reported(parts)) for tried in climbed.tried],
+        "steps": [_figures(tried, task, climbed.reported(parts)) for tried in climbed.tried],
     }
 
 
-def _figures(tried: Rung | Skipped, task: FitTask, reported: Part) -> dict[str, Any]:
-    name = {"rung": tried.step.name, "title": tried.step.title}
+def _figures(tried: Result | Skipped, task: FitTask, reported: Part) -> dict[str, Any]:
+    name = {"step": tried.step.name, "title": tried.step.title}
     if isinstance(tried, Skipped):
         return {**name, tried.outcome: tried.reason}
     record: dict[str, Any] = {**name, "kept": tried.kept, "system": tried.describe()}
@@ -72,7 +74,7 @@ def _figures(tried: Rung | Skipped, task: FitTask, reported: Part) -> dict[str, 
             }
     if tried.contrast is not None:
         contrast = tried.contrast
-        record["against the rung below"] = {
+        record["against the step below"] = {
             "difference": contrast.difference,
             "interval": list(contrast.interval),
             "p": contrast.p,
@@ -83,13 +85,13 @@ def _figures(tried: Rung | Skipped, task: FitTask, reported: Part) -> dict[str, 
 
 
 def query_table(task: FitTask, climbed: Climb) -> str:
-    """The measure of every query to report under each rung that was kept, as tab-separated lines."""
-    rungs, part = [rung for rung in climbed.rungs if rung.report is not None], climbed.reported(task.parts)
-    names = [rung.step.name for rung in rungs]
+    """The measure of every query to report under each step that was kept, as tab-separated lines."""
+    results, part = [result for result in climbed.results if result.report is not None], climbed.reported(task.parts)
+    names = [result.step.name for result in results]
     again = [name if names.index(name) == place else f"{name} again" for place, name in enumerate(names)]
     rows = [["query", *again]]
-    if rungs and len(part):
-        evaluations = [evaluate(part.qrels, rung.report or Run(), [task.measure]) for rung in rungs]
+    if results and len(part):
+        evaluations = [evaluate(part.qrels, result.report or Run(), [task.measure]) for result in results]
         columns = [evaluation.per_query[task.measure].tolist() for evaluation in evaluations]
         rows += [
             [qid, *(f"{value:.6g}" for value in values)]
@@ -100,7 +102,6 @@ def query_table(task: FitTask, climbed: Climb) -> str:
 
 def card_text(figures: Mapping[str, Any], command: str) -> str:
     """The text of ``README.md``."""
-    kept = [rung for rung in figures["rungs"] if rung.get("kept")]
     lines = [
         "# A fitted search system",
         "",
@@ -109,7 +110,9 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
         f"    {command}",
         "",
     ]
-    reported = [rung for rung in kept if "report" in rung]
+    reported = [
+        step for step in figures["steps"] if "report" in step and (step["kept"] or step["title"] == figures["base"])
+    ]
     if reported:
         names = list(reported[0]["report"])
         lines += [
@@ -118,16 +121,16 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
             f"| step | {' | '.join(names)} | ms a query |",
             f"|---|{'--:|' * (len(names) + 1)}",
         ]
-        for rung in reported:
-            means = " | ".join(f"{rung['report'][name]['mean']:.3f}" for name in names)
-            lines.append(f"| {rung['title']} | {means} | {rung['milliseconds']:.0f} |")
+        for result in reported:
+            means = " | ".join(f"{result['report'][name]['mean']:.3f}" for name in names)
+            lines.append(f"| {result['title']} | {means} | {result['milliseconds']:.0f} |")
     else:
         lines.append("Nothing was measured: there were no judged queries.")
     missing = [
-        f"- {rung['title']}: {outcome}, {rung[outcome]}"
-        for rung in figures["rungs"]
+        f"- {step['title']}: {outcome}, {step[outcome]}"
+        for step in figures["steps"]
         for outcome in ("skipped", "failed")
-        if outcome in rung
+        if outcome in step
     ]
     if missing:
         lines += ["", "Not measured:", "", *missing]
@@ -137,33 +140,36 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
 
 def report_page(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command: str) -> str:
     """The text of ``report.html``."""
-    body = [*_lead(task, climbed), *_ladder(task, climbed)]
-    if climbed.best.report is not None and climbed.base.report is not None:
+    body = [*_lead(task, climbed), *_steps(task, climbed)]
+    if climbed.bests.best.report is not None and climbed.bests.base.report is not None:
         body += _queries(task, climbed)
     body += _settings(figures, task, climbed, command)
     return page(f"Search fitted to {Path(figures['data']).name}", body)
 
 
 def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
-    best, base, part, measure = climbed.best, climbed.base, climbed.reported(task.parts), task.measure
+    best, base, part, measure = climbed.bests.best, climbed.bests.base, climbed.reported(task.parts), task.measure
     trained = f"; trained: {', '.join(stages)}" if (stages := best.stages) else ""
     words = f"{escape(best.describe())}{trained}."
     if best.report is not None and base.report is not None:
         where = f"{len(part):,} queries that nothing was fitted to or chosen on ({escape(task.parts.source)})"
         if part is task.parts.judged:
-            where = f"{len(part):,} queries, cross-validated: the same queries that steps were chosen on"
+            where = f"{len(part):,} queries, the same that steps were chosen on"
+        if climbed.chosen_on(task.parts):
+            where += f"; cross-validated, the system has {climbed.cross_validated(task):.3f}"
         title = escape(base.step.title) + ("" if base.engine else ", not fitted")
         mean, (low, high) = interval_of(part, best.report, measure)
         figure = f'{measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}]'
         if best is base:
             yield f'<p class="lead">{figure} on {where}. Nothing was shown to be better than {title}.</p>'
         else:
-            runs = {"base": base.report, "system": best.report}
+            # Where settings were chosen on these queries, the gain is that with those chosen without each.
+            runs = {"base": base.report, "system": best.run if climbed.chosen_on(task.parts) else best.report}
             [gain] = compare(part.qrels, runs, measure, baseline="base").contrasts
             below, above = gain.interval
             yield (
                 f'<p class="lead">{figure}, {gain.difference:+.3f} over {title} '
-                f"[{below:+.3f}, {above:+.3f}], on {where}.</p>"
+                f"[{below:+.3f}, {above:+.3f}]{' cross-validated' * climbed.chosen_on(task.parts)}, on {where}.</p>"
             )
             before = "" if base.engine else f"; not fitted, {base.milliseconds:.0f} ms"
             words += f" A query takes {best.milliseconds:.0f} ms{before}."
@@ -176,20 +182,20 @@ def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
     yield f'<p class="dim">{len(task.index):,} documents; {escape(task.parts.describe())}{clicks}.</p>'
 
 
-def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
+def _steps(task: FitTask, climbed: Climb) -> Iterator[str]:
     yield "<h2>Step by step</h2>"
     part, measure = task.parts.judged, task.measure
     if len(part):
         trained = f"; trained ones on the {len(task.parts.choose):,} that nothing was trained on" * bool(task.parts.fit)
         yield (
             f"<p>Each step is compared with the one kept before it, on {len(part):,} judged queries{trained}. It is "
-            f"kept if it is better at p &lt; {LEVEL:g} (paired t-test, two-sided); BM25 with a bi-encoder as it is, "
-            "unless it is worse. Bars are 95 % intervals.</p>"
+            f"kept if it is better at p &lt; {LEVEL:g} (paired t-test, two-sided); BM25 with a bi-encoder as it is "
+            "stays unless it is shown to be worse. Bars are 95 % intervals.</p>"
         )
         bars = []
-        for rung in climbed.rungs:
-            mean, (low, high) = interval_of(part.head(rung.count), rung.run, measure)
-            bars.append(Bar(rung.step.title, mean, low, high, rung.kept, rung.milliseconds))
+        for result in climbed.results:
+            mean, (low, high) = interval_of(part.head(result.count), result.run, measure)
+            bars.append(Bar(result.step.title, mean, low, high, result.kept, result.milliseconds))
         yield draw_ladder(bars, measure)
     heads = ["step", measure, "gain", "p", "ms a query", "made in"]
     yield table(heads, [_tried_cells(tried, task) for tried in climbed.tried])
@@ -199,10 +205,10 @@ def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
     yield draw_costs(bars, measure)
     reported, names = climbed.reported(task.parts), measures_of(measure)
     yield f"<h2>On the {len(reported):,} queries of the report</h2>"
-    yield table(["step kept", *names], [_report_cells(rung, reported, names) for rung in climbed.rungs if rung.kept])
+    yield table(["step kept", *names], [_report_cells(result, reported, names) for result in climbed.standing])
 
 
-def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
+def _tried_cells(tried: Result | Skipped, task: FitTask) -> str:
     name = escape(tried.step.title)
     if isinstance(tried, Skipped):
         words = f"{tried.outcome}: {escape(tried.reason)}"
@@ -217,10 +223,10 @@ def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
     return f"<tr><td>{mark} {name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _report_cells(rung: Rung, part: Part, names: Sequence[str]) -> str:
-    run = rung.report or Run()
+def _report_cells(result: Result, part: Part, names: Sequence[str]) -> str:
+    run = result.report or Run()
     cells = "".join(f"<td>{_mean(part, run, name)}</td>" for name in names)
-    return f"<tr><td>{escape(rung.step.title)}</td>{cells}</tr>"
+    return f"<tr><td>{escape(result.step.title)}</td>{cells}</tr>"
 
 
 def _mean(part: Part, run: Run, measure: str) -> str:
@@ -232,7 +238,7 @@ def _mean(part: Part, run: Run, measure: str) -> str:
 
 
 def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
-    best, base, part, measure = climbed.best, climbed.base, climbed.reported(task.parts), task.measure
+    best, base, part, measure = climbed.bests.best, climbed.bests.base, climbed.reported(task.parts), task.measure
     assert best.report is not None
     assert base.report is not None
     if best is not base:
@@ -301,12 +307,12 @@ def _document(task: FitTask, docid: str) -> str:
 
 
 def _settings(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command: str) -> Iterator[str]:
-    system = climbed.system
+    system = climbed.saved.system
     rows = {
         "documents": f"{len(task.index):,}",
         "first stage": ", ".join(f"{name} {value}" for name, value in system.first_stage.describe().items()),
         "re-ranker": f"the best {system.depth} documents, {system.shares or 'alone'}" if system.ranker else "none",
-        "trained stages": ", ".join(climbed.best.stages) or "none",
+        "trained stages": ", ".join(climbed.bests.best.stages) or "none",
         "seed": task.seed,
         "machine": ", ".join(f"{name} {value}" for name, value in figures["machine"].items()),
     }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Run
@@ -19,29 +20,21 @@ from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.index import Index
+from rankwell.retrieve.tune import other_analyzers
 from rankwell.training.data.prepare import open_collection
-from rankwell.training.fit.parts import (
-    CHOOSE,
-    FIT,
-    LISTWISE,
-    TIMED_STEPS,
-    Kind,
-    Part,
-    Parts,
-    Rates,
-    divide,
-    engine_run,
-    mean_words,
-    measure_ranker,
-    open_data,
-    write_parts,
-)
+from rankwell.training.fit.engine_runs import engine_run
+from rankwell.training.fit.headings import Kind
+from rankwell.training.fit.schedule import LISTWISE
+from rankwell.training.fit.speed import TIMED_STEPS, TIMING, Rates, Timer, mean_words, measure_ranker
+from rankwell.training.fit.split import CHOOSE, FIT, Part, Parts, divide, open_data, write_parts
 from rankwell.training.loop.log import read_metrics
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
 
 K = 100
 """Documents per query in the runs that are measured."""
+TITLE_WEIGHTS = (3.0,)
+"""Weights of titles to try."""
 LONG = 150
 """From this mean number of words on, a re-ranker is trained on texts of its model's whole length."""
 
@@ -65,12 +58,6 @@ class FitTask:
     """What the user's engine returned, as ``SPLIT=FILE``; by default the runs of the data set."""
     tries: tuple[str, ...] = ()
     """Models to try beside the shipped one."""
-    encoders: dict[str, float] = field(default_factory=dict, init=False)
-    """The measure's mean for each bi-encoder that training can start from, before it is trained."""
-    samples: dict[str, int] = field(default_factory=dict, init=False)
-    """How many of the queries to fit a step trains on, where the time is too short for all."""
-    left: float = field(default=0.0, init=False)
-    """The seconds left when the time of a step was last estimated."""
 
     @property
     def work(self) -> Path:
@@ -93,14 +80,10 @@ class FitTask:
         write_parts(self.dataset, self.parts, self.work / "parts")
         return open_collection(str(self.work / "parts"), self.work).index
 
-    @property
-    def start(self) -> str:
-        """The bi-encoder that training starts from: the best as it is."""
-        return max(self.encoders, key=self.encoders.__getitem__, default=self.shipped)
-
-    def fit_part(self, name: str) -> Part:
-        """The queries that a step trains on."""
-        return self.parts.fit.head(self.samples.get(name, len(self.parts.fit)))
+    @cached_property
+    def analyzers(self) -> list[Analyzer]:
+        """What to try instead of the index's analyser."""
+        return other_analyzers(self.index, TITLE_WEIGHTS)
 
     @cached_property
     def engine(self) -> Run | None:
@@ -108,25 +91,41 @@ class FitTask:
         return engine_run(self.runs, self.dataset, self.parts, self.index)
 
     @cached_property
-    def rates(self) -> Callable[[str], Rates]:
+    def timer(self) -> Timer:
+        """Measures how fast models are here, in a part of the time."""
+        return Timer(60 * self.minutes * TIMING)
+
+    def rates(self, encoder: str) -> Rates:
         """How fast texts become vectors of a bi-encoder here."""
-        return cache(lambda encoder: Rates.measure(self.index, self.parts, encoder, self.device))
+        how = (self.index, self.parts, encoder, self.device, self.timer.each)
+        return self.timer.once(("vectors", encoder), lambda: Rates.measure(*how))
 
-    def unencoded(self, encoder: str, kind: type[PassageVectors | PassageWords] = PassageVectors) -> int:
-        """How many documents have no vectors, or no word vectors, yet."""
-        opened = open_encoder(encoder, Computing(self.device))
-        stores = self.index.documents.stores
-        return sum(len(store) for store in stores if not kind.is_complete(store, opened))
-
-    @cached_property
-    def pairs_a_second(self) -> Callable[[str], float]:
+    def pairs_a_second(self, start: str) -> float:
         """How fast a model reads pairs here in the precision of training."""
-        return cache(lambda start: Rates.measure(self.index, self.parts, start, self.device, training=True).pairs)
+        how = (self.index, self.parts, start, self.device, self.timer.each)
+        return self.timer.once(("pairs", start), lambda: Rates.measure(*how, training=True).pairs)
 
-    @cached_property
-    def scored_a_second(self) -> Callable[[str], float]:
-        """How fast a re-ranker scores pairs here."""
-        return cache(lambda ranker: measure_ranker(self.index, self.parts, ranker, self.device))
+    def scored_a_second(self, model: str, words: bool) -> float:
+        """How fast a re-ranker scores pairs here, or a bi-encoder by its word vectors."""
+        how = (self.index, self.parts, model, self.device, self.timer.each)
+        return self.timer.once(("scores", model, f"{words}"), lambda: measure_ranker(*how, words=words))
+
+    def trained_a_second(self, start: str) -> float:
+        """How many pairs a second a re-ranker from a start is trained on here, by a few steps."""
+        return self.timer.once(("training", start), lambda: self._time_training(start))
+
+    def unencoded(self, index: Index, encoder: str, kind: type[PassageVectors | PassageWords] = PassageVectors) -> int:
+        """How many documents of an index have no vectors, or no word vectors, yet."""
+        opened = open_encoder(encoder, Computing(self.device))
+        return sum(len(store) for store in index.documents.stores if not kind.is_complete(store, opened))
+
+    def _time_training(self, start: str) -> float:
+        steps, batch = TIMED_STEPS["cuda" if chosen_device(self.device).type == "cuda" else "cpu"]
+        options = {**LISTWISE, "max_steps": steps, "batch": batch, "head": "new"}
+        trained = self.train("timing", FirstStage(self.index), {"listwise": options}, start, steps * batch, measured=1)
+        # The first steps on a GPU, and saving, take longer than all others.
+        logged = [row for row in read_metrics(trained.work.done[-1].folder) if "lists_per_s" in row]
+        return float(logged[-1]["lists_per_s"]) * (1 + int(LISTWISE["negatives"]))
 
     def tuning(self, part: Part) -> dict[str, Any]:
         """How settings are chosen on a part of the queries."""
@@ -139,42 +138,24 @@ class FitTask:
 
     @property
     def reported(self) -> int:
-        """The number of queries to report that are not among the judged ones that choose."""
-        return 0 if set(self.parts.report.qrels) <= set(self.parts.judged.qrels) else len(self.parts.report)
-
-    def rung(self, key: str) -> Path:
-        """The folder of a finished rung."""
-        return self.work / "rungs" / key
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """How a trained re-ranker reads: short texts whole, long ones as far as its model goes, without windows."""
-        if mean_words(self.index, self.parts) < LONG:
-            return {}
-        positions = describe(find_model(self.start)).dimensions().max_position_embeddings
-        return {"max_length": min(512, positions), "long_documents": "cut"}
-
-    @cached_property
-    def trained_a_second(self) -> Callable[[str], float]:
-        """How many pairs a second a re-ranker from a start is trained on here, by a few steps."""
-        return cache(lambda start: self._time_training())
-
-    def _time_training(self) -> float:
-        steps, batch = TIMED_STEPS["cuda" if chosen_device(self.device).type == "cuda" else "cpu"]
-        options = {**LISTWISE, "max_steps": steps, "batch": batch, "head": "new"}
-        self.samples["timing"] = steps * batch
-        trained = self.train("timing", FirstStage(self.index), {"listwise": options})
-        # The first steps on a GPU, and saving, take longer than all others.
-        logged = [row for row in read_metrics(trained.work.done[-1].folder) if "lists_per_s" in row]
-        return float(logged[-1]["lists_per_s"]) * (1 + int(LISTWISE["negatives"]))
+        """The number of queries of the report on a system of which only settings are fitted."""
+        return len(self.parts.reported(len(self.parts.judged)))
 
     def train(
-        self, name: str, first: FirstStage, stages: Mapping[str, Any], candidates: Mapping[str, Run] | None = None
+        self,
+        name: str,
+        first: FirstStage,
+        stages: Mapping[str, Any],
+        start: str,
+        sample: int | None = None,
+        *,
+        measured: int | None = None,
+        candidates: Mapping[str, Run] | None = None,
     ) -> Trained:
-        """Run a recipe on the queries to fit; what it finished before is not run again.
+        """Run a recipe on the queries to fit, or the first ``sample``; what it finished before is not run again.
 
-        ``candidates`` are runs of the queries to choose (``dev_run``) or to fit (``train_run``), to use instead of
-        searching.
+        It is measured on the queries to choose, or the first ``measured``. ``candidates`` are runs of the queries to
+        choose (``dev_run``) or to fit (``train_run``), to use instead of searching.
         """
         searched: dict[str, Any] = {"k1": first.bm25.k1, "b": first.bm25.b, "depth": K}
         for option, run in (candidates or {}).items():
@@ -182,20 +163,22 @@ class FitTask:
             searched[option] = str(path)
         if first.share:
             searched |= {"hybrid": first.share, "encoder": str(first.encoder)}
+        data = {"folder": str(self.work / "parts"), "train": FIT, "dev": CHOOSE}
         tree = {
             "name": name,
             "seed": self.seed,
-            "data": {
-                "folder": str(self.work / "parts"),
-                "train": FIT,
-                "dev": CHOOSE,
-                "train_queries": self.samples.get(name),
-                "dev_queries": 1 if name == "timing" else None,
-            },
+            "data": {**data, "train_queries": sample, "dev_queries": measured},
             "first_stage": searched,
-            "model": {"start": self.start, "adapt": True, **self.reading},
+            "model": {"start": start, "adapt": True, **self._reading(start)},
             "evaluate": {"measures": [self.measure], "depth": K},
             "stages": dict(stages),
         }
-        recipe = build_recipe(tree, self.work / f"{name}.yaml")
-        return run_recipe(recipe, self.work / "recipes" / name, pool=self.work, device=self.device)
+        recipe, pool = build_recipe(tree, self.work / f"{name}.yaml"), first.index.folder.parents[1]
+        return run_recipe(recipe, self.work / "recipes" / name, pool=pool, device=self.device)
+
+    def _reading(self, start: str) -> dict[str, Any]:
+        """How a trained re-ranker reads: short texts whole, long ones as far as its model goes, without windows."""
+        if mean_words(self.index, self.parts) < LONG:
+            return {}
+        positions = describe(find_model(start)).dimensions().max_position_embeddings
+        return {"max_length": min(512, positions), "long_documents": "cut"}

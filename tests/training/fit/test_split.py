@@ -9,8 +9,11 @@ import pytest
 from rankwell import sample
 from rankwell.core.errors import Notice, RankwellError
 from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.records import Run
+from rankwell.evaluation.evaluate import evaluate
 from rankwell.retrieve.index import Index
-from rankwell.training.fit.parts import SET_ASIDE, Parts, check_judged, divide, open_data, write_parts
+from rankwell.training.fit.engine_runs import engine_run
+from rankwell.training.fit.split import SET_ASIDE, Parts, check_judged, divide, open_data, write_parts
 
 
 def write_splits(folder: Path, **sizes: int) -> Path:
@@ -71,10 +74,22 @@ def test_with_few_queries_all_of_them_choose(tmp_path: Path, sizes: dict[str, in
     assert parts.judged is parts.choose
 
 
-def test_queries_without_a_relevant_document_are_left_out(tmp_path: Path) -> None:
+def test_queries_are_counted_as_evaluate_does(tmp_path: Path) -> None:
+    """A judged query without a relevant document counts 0; there is nothing to learn from it."""
     folder = write_splits(tmp_path / "data", train=4)
     (folder / "qrels.train.txt").write_text("train0 0 d0 1\ntrain1 0 d1 0\n")
-    assert list(divided(folder).choose.qrels) == ["train0"]
+    parts = divided(folder)
+    run = Run.from_scores({"train0": {"d0": 1.0}})
+    assert sorted(parts.choose.qrels) == ["train0", "train1"]
+    assert evaluate(parts.choose.qrels, run, "RR@10").mean == evaluate(folder / "qrels.train.txt", run, "RR@10").mean
+    (folder / "qrels.train.txt").write_text("train0 0 d0 0\ntrain1 0 d1 0\n")
+    assert len(divided(folder).choose) == 0
+    more = write_splits(tmp_path / "more", train=400)
+    grades = "".join(f"train{i} 0 d{i % 2} {int(i % 4 > 0)}\n" for i in range(400))
+    (more / "qrels.train.txt").write_text(grades)
+    parts = divided(more)
+    assert (len(parts.choose), len(parts.report), len(parts.fit)) == (80, 80, parts.fit.pairs)
+    assert len(parts.fit) == 300 - parts.choose.pairs - parts.report.pairs
 
 
 def test_settings_are_tuned_on_two_thousand_queries_at_most(tmp_path: Path) -> None:
@@ -107,6 +122,19 @@ def test_judged_ids_that_match_nothing_are_counted_or_refused(tmp_path: Path) ->
     (folder / "qrels.train.txt").write_text("other 0 d0 1\n")
     with pytest.raises(RankwellError, match="1 of 1 judged queries of train are not among its queries; do the ids"):
         divided(folder)
+
+
+def test_ids_are_looked_up_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time, the ids of a run of millions would take minutes."""
+    folder = write_splits(tmp_path / "data", train=3)
+    dataset, parts = open_dataset(folder), divided(folder)
+    index = Index.build(dataset.documents(), tmp_path / "index")
+    (tmp_path / "a.run").write_text("train0 Q0 d1 1 2.5 me\ntrain1 Q0 d0 1 2.5 me\n")
+    monkeypatch.delattr(Index, "__contains__")
+    assert check_judged(index, parts) is None
+    run = engine_run([f"train={tmp_path / 'a.run'}"], dataset, parts, index)
+    assert run is not None
+    assert {qid: ranking.docids for qid, ranking in run.items()} == {"train0": ("d1",), "train1": ("d0",)}
 
 
 def test_files_that_sound_like_queries_and_are_not_read_are_named(tmp_path: Path) -> None:

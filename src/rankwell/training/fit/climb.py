@@ -1,0 +1,288 @@
+"""The steps of a fit, one after the other: each is made, measured, and kept only if it is better than what was kept.
+
+A finished step is stored in the work folder under a hash of what it stands on, so an interrupted fit resumes with the
+step it was at. A step that fails is left out, and is tried again if the fit is resumed.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from rankwell.core.errors import RankwellError, WriteError
+from rankwell.core.native import working_time
+from rankwell.core.progress import duration
+from rankwell.core.stopping import TimeIsUp, interruptible, time_limit
+from rankwell.corpus.records import Query
+from rankwell.training.fit import finished
+from rankwell.training.fit.judge import interval_of, judge, p_value
+from rankwell.training.fit.results import Bests, Plan, Result, Skipped, Step
+from rankwell.training.fit.speed import NotTimedError
+from rankwell.training.fit.split import Part, Parts
+from rankwell.training.fit.steps import BASE, ENGINE, all_steps
+from rankwell.training.fit.task import FitTask
+
+GIVEN_TRY, GIVEN_TIME = 1.2, 0.8
+"""A step that is there without fitting is tried up to this multiple of the time left, and stopped after this part."""
+SAVING = 0.03
+"""The part of the time that is kept for writing the system and its report."""
+LEAST_FOUND = 0.1
+"""The RR@10 with which titles or headings must find their documents."""
+TIMED_QUERIES, TIMED_SECONDS = 20, 5.0
+"""How many queries are timed one by one, and for how long at most, or in a hundredth of the time if that is less."""
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Clock:
+    """The time that is left of the given seconds. Finished steps of an interrupted fit count, compiling does not."""
+
+    seconds: float
+    begin: float = field(default_factory=working_time)
+    before: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds left."""
+        return self.seconds - self.before - (working_time() - self.begin)
+
+
+@dataclass(frozen=True, eq=False)
+class Climb:
+    """All steps in order, whether kept or not, and the best of their results."""
+
+    tried: tuple[Result | Skipped, ...]
+    bests: Bests
+
+    @property
+    def results(self) -> list[Result]:
+        """The steps that were measured."""
+        return [tried for tried in self.tried if isinstance(tried, Result)]
+
+    @property
+    def standing(self) -> list[Result]:
+        """The results that were the best for a while."""
+        return [result for result in self.results if "best" in result.becomes]
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The steps that were not measured."""
+        return [tried for tried in self.tried if isinstance(tried, Skipped)]
+
+    @property
+    def saved(self) -> Result:
+        """What is saved: the best system or, if nothing is better than the user's engine, the best beside it."""
+        return self.bests.search if self.bests.best.is_engine else self.bests.best
+
+    def reported(self, parts: Parts) -> Part:
+        """The queries of the report."""
+        return parts.reported(self.bests.best.count)
+
+    def chosen_on(self, parts: Parts) -> bool:
+        """Whether settings of the best system were chosen on the queries of the report."""
+        return self.reported(parts) is parts.judged and not self.bests.best.step.given
+
+    def cross_validated(self, task: FitTask) -> float:
+        """The measure of the best system where each query is ranked by settings chosen without it."""
+        return interval_of(task.parts.judged.head(self.bests.best.count), self.bests.best.run, task.measure)[0]
+
+    @property
+    def late(self) -> bool:
+        """Whether steps were skipped for lack of time."""
+        return any(skipped.late for skipped in self.skipped)
+
+    def doubling(self, measure: str) -> str | None:
+        """What twice the judged queries would likely bring, in a sentence; None if that was not measured."""
+        found = next((result.doubling for result in self.results if result.doubling is not None), None)
+        if found is None:
+            return None
+        gain, low, high = found
+        likely = f"Twice the judged queries would likely bring about {gain:+.3f} {measure} [{low:+.3f}, {high:+.3f}]"
+        return f"{likely}, as the last doubling did (an adapter, trained on half of them and on all)."
+
+
+def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
+    """Try the steps that there is time for. Errors in the lowest end the fit; a higher one that fails is left out."""
+    theirs = None
+    if task.engine is not None and len(task.parts.judged):
+        theirs = _read(task, clock, ENGINE, None) or _make(task, ENGINE, None, Plan())
+        say(line_of(theirs, task))
+    beaten = None if theirs is None else Bests.begin(theirs)
+    own = _read(task, clock, BASE, beaten) or _make(task, BASE, beaten, Plan())
+    say(line_of(own, task))
+    bests, seen = Bests.begin(own, theirs), set[str]()
+    tried: list[Result | Skipped] = [own] if theirs is None else [theirs, own]
+    steps, told = all_steps(task), False
+    for place, step in enumerate(steps):
+        if not step.quick and not told:
+            told = True
+            late = [skipped.step for skipped in tried if isinstance(skipped, Skipped) and skipped.late]
+            for line in outlook(task, clock, [*late, *steps[place:]], bests):
+                say(line)
+        key = finished.key_of(step, bests)
+        if seen & {key, step.name} or (outcome := _try(task, clock, step, bests, say)) is None:
+            continue
+        tried.append(outcome)
+        if isinstance(outcome, Skipped):
+            seen.add(step.name)
+            say(f"  – {step.title}: {outcome.outcome}, {outcome.reason}")
+        else:
+            seen.add(key)
+            bests = bests.after(outcome)
+            say(line_of(outcome, task))
+        if step.given and task.queries_from is not None:
+            _check_headings(task, task.queries_from, bests.base)
+    return Climb(tuple(tried), bests)
+
+
+def _check_headings(task: FitTask, kind: str, base: Result) -> None:
+    """Raise if titles or headings hardly find their documents: what is fitted to them would do harm."""
+    mean, _ = interval_of(task.parts.judged, base.run, "RR@10")
+    if mean < LEAST_FOUND:
+        problem = f"the {kind} do not find their documents (RR@10 {mean:.3f} with {base.step.title})"
+        raise RankwellError(
+            f"--queries-from {kind}: {problem}, so they cannot be used as queries; leave the option out"
+        )
+
+
+def _try(task: FitTask, clock: Clock, step: Step, bests: Bests, say: Say) -> Result | Skipped | None:
+    """The result of a step, or why it was left out; None if nothing is to be gained."""
+    if (result := _read(task, clock, step, bests)) is not None:
+        return result
+    try:
+        # Its own handler of Ctrl-C, so that an error that native code makes of it does not count as a failure.
+        with interruptible():
+            plan = planned(task, step, bests, clock.left)
+            if not isinstance(plan, Plan):
+                return plan
+            sample = f", trained on {plan.sample:,} of {len(task.parts.fit):,} queries" if plan.sample else ""
+            say(f"  … {step.title}{sample}")
+            with time_limit(clock.left * (GIVEN_TIME if step.given else 1), working_time):
+                return _make(task, step, bests, plan)
+    except TimeIsUp:
+        return Skipped("the time was up before it was finished", late=True, step=step)
+    except Exception as error:
+        if (reason := _failure(error)) is None:
+            raise
+    gc.collect()  # what the failed step held is free only now
+    torch.cuda.empty_cache()
+    return Skipped(reason, outcome="failed", step=step)
+
+
+def _failure(error: Exception) -> str | None:
+    """Why a step failed; None for an error that ends the fit.
+
+    Where a step cannot be written, the system cannot be saved either.
+    """
+    if isinstance(error, RankwellError):
+        return None if isinstance(error, WriteError) else str(error)
+    on_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)  # torch has no class for it
+    if on_cpu or isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return "it ran out of memory"
+    return None
+
+
+def planned(task: FitTask, step: Step, bests: Bests, left: float) -> Plan | Skipped | None:
+    """The plan of a step, or why it cannot be tried; None if nothing is to be gained."""
+    try:
+        with interruptible():
+            plan = step.plan(task, bests, left)
+    except RankwellError as error:
+        plan = Skipped(str(error), late=isinstance(error, NotTimedError))
+    if isinstance(plan, Plan) and plan.seconds > left * (GIVEN_TRY if step.given else 1):
+        needed = f"it needs about {duration(plan.seconds)}, and {duration(left)} are left"
+        plan = Skipped(needed if left > 0 else "the time is up", late=True)
+    return replace(plan, step=step) if isinstance(plan, Skipped) else plan
+
+
+def outlook(task: FitTask, clock: Clock, steps: Sequence[Step], bests: Bests) -> list[str]:
+    """Which of the next steps there is time for, and what one more would need: two lines at most."""
+    left, possible, lacking = clock.left, list[str](), list[tuple[str, float]]()
+    for step in dict.fromkeys(steps):
+        try:
+            plan = step.plan(task, bests, left)
+        except RankwellError:  # said when it is tried
+            continue
+        if not isinstance(plan, Plan):
+            continue
+        if plan.seconds > left:
+            lacking.append((step.title, plan.seconds))
+            continue
+        left -= plan.seconds
+        possible.append(step.title)
+    if not lacking:
+        return []
+    title, needed = lacking[0]
+    more = math.ceil((clock.seconds - left + needed) / 60 / (1 - SAVING))
+    lines = [f"this machine has time for: {', '.join(possible)}"] if possible else []
+    return [*lines, f"--minutes {more} would add: {title}"]
+
+
+# Making and measuring
+
+
+def _read(task: FitTask, clock: Clock, step: Step, bests: Bests | None) -> Result | None:
+    """The result of a step that was finished before."""
+    result = finished.read(task, step, finished.key_of(step, bests))
+    if result is None:
+        return None
+    clock.before += result.seconds
+    return judge(task, result, bests)
+
+
+def _make(task: FitTask, step: Step, bests: Bests | None, plan: Plan) -> Result:
+    """Make the result of a step, measure it and compare it with the best."""
+    begin, key = working_time(), finished.key_of(step, bests)
+    below: Any = None if bests is None else bests.below(step)
+    made, parts = step.make(task, below, plan), task.parts
+    queries = [query for part in (parts.judged, parts.report) for query in part.queries]
+    milliseconds = 0.0 if made.is_engine else _milliseconds(task, made, queries[:TIMED_QUERIES])
+    counts = [made.count or len(parts.judged), len(parts.choose if made.stages else parts.judged)]
+    counts += [] if bests is None else [below.count, bests.best.count]
+    result = replace(made, step=step, key=key, start=plan.start, milliseconds=milliseconds, count=min(counts))
+    result = judge(task, result, bests)
+    if len(parts.report) and {"best", "small"}.intersection(result.becomes):
+        # Of what was fitted, the run has the settings of each fold; reported is what the saved system finds.
+        result = replace(result, report=result.answer(task, parts.reported(result.count).queries))
+    result = replace(result, seconds=working_time() - begin)
+    finished.write(task, result)
+    return result
+
+
+def _milliseconds(task: FitTask, result: Result, queries: Sequence[Query]) -> float:
+    """The median time of a search with one query, after a warm-up; 0 if there are no queries."""
+    times: list[float] = []
+    for query in [*queries[:1], *queries]:
+        begin = time.perf_counter()
+        if result.engine:
+            result.answer(task, [query])
+        else:
+            result.system.search(query.text, 10)
+        times.append(1000 * (time.perf_counter() - begin))
+        if sum(times[1:]) > 1000 * min(TIMED_SECONDS, 0.6 * task.minutes):
+            break
+    return statistics.median(times[1:] or times or [0.0])
+
+
+def line_of(result: Result, task: FitTask) -> str:
+    """What is said of a step that was measured."""
+    line = f"  {'✓' if result.kept else '·'} {result.step.title:<28}"
+    if result.count:
+        mean, (low, high) = interval_of(task.parts.judged.head(result.count), result.run, task.measure)
+        line += f" {task.measure} {mean:.3f} [{low:.3f}, {high:.3f}]"
+        line += f" on {result.count:,} queries" if result.count < len(task.parts.judged) else ""
+    if (contrast := result.contrast) is not None:
+        stays = "not shown to be worse" if "best" in result.becomes else "not kept"
+        line += f"  {contrast.difference:+.3f}, p {p_value(contrast.p)}{'' if result.kept else f', {stays}'}"
+    elif not result.kept:
+        line += "  the same settings as before"
+    timed = f"{result.milliseconds:.0f} ms a query, " if result.milliseconds else ""
+    return f"{line}  {timed}made in {duration(result.seconds)}"

@@ -1,0 +1,190 @@
+"""What each step would do in the time that is left: estimates from the speed of this machine. They change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rankwell.models.checkpoints.describe import describe
+from rankwell.models.checkpoints.names import find_model
+from rankwell.models.devices import chosen_device
+from rankwell.rank.passage_vectors import PassageWords
+from rankwell.training.fit.results import Bests, Plan, Result, Skipped
+from rankwell.training.fit.schedule import LISTWISE, POINTWISE, schedule
+from rankwell.training.fit.speed import ADAPTER_SECONDS, NotTimedError, training_factor
+from rankwell.training.fit.split import Part
+from rankwell.training.fit.task import FitTask, K
+from rankwell.training.stage import stage_kinds
+
+Planned = Plan | Skipped | None
+
+TRAINED_MORE = 1.2
+"""A step that trains is given so many times its estimate: if it is stopped, all of its work is lost."""
+LEAST_SAMPLE = 1000
+"""Where the time is short, a step trains on at least so many queries; with 700, a bi-encoder is no better than
+an adapter that saw them all."""
+INDEXED = 10_000
+"""About how many documents are indexed in a second."""
+SLOW = {"cuda": 1000, "cpu": 20}
+"""The texts that become vectors in a second on a slow machine."""
+DEPTHS = (10, 20, 50, 100)
+"""Depths of re-ranking to choose from."""
+READING_TIME = 0.7
+"""The part of the time left that a re-ranker as it is may take."""
+LEAST_READ, ENOUGH_READ = 200, 500
+"""A re-ranker as it is is compared on at least so many queries, where there are as many, and on more than so many only
+where its depth does not suffer."""
+
+
+def encoder_of(result: Result) -> str:
+    """The bi-encoder of a result's first stage, or the shipped one."""
+    return str(result.system.first_stage.encoder or FitTask.shipped)
+
+
+def is_larger(result: Result) -> bool:
+    """Whether the bi-encoder was fitted, and is larger than the shipped one."""
+    start = result.stages.get("encoder", {}).get("encoder", FitTask.shipped)
+    own, shipped = (describe(find_model(model)).dimensions() for model in (start, FitTask.shipped))
+    return own.hidden_size * own.num_hidden_layers > shipped.hidden_size * shipped.num_hidden_layers
+
+
+def searching_first(encoder: str, task: FitTask, bests: Bests, left: float) -> Planned:
+    """Search with the first bi-encoder, whose speed is not measured where even a slow machine has time for it."""
+    texts = len(task.index) + len(task.parts.judged) + task.reported
+    seconds = texts / SLOW["cuda" if chosen_device(task.device).type == "cuda" else "cpu"]
+    if seconds <= left / 2:
+        return Plan(seconds)
+    try:
+        return searching(encoder, task, bests, left)
+    except NotTimedError:
+        return Plan(left)
+
+
+def searching(encoder: str, task: FitTask, bests: Bests, left: float) -> Planned:
+    """Search with a bi-encoder as it is, whose vectors of all documents are computed first."""
+    return Plan(_encoding(task, bests, encoder))
+
+
+def _encoding(task: FitTask, bests: Bests, encoder: str) -> float:
+    """The seconds in which the vectors that are missing, and those of the queries, are computed."""
+    rates = task.rates(encoder)
+    queries = len(task.parts.judged) + task.reported
+    return task.unencoded(bests.search.system.index, encoder, PassageWords) / rates.documents + queries / rates.queries
+
+
+# Settings, which are tuned on judged queries
+
+
+def tuning(task: FitTask, bests: Bests, left: float) -> Planned:
+    """Tune settings: an instant."""
+    return lacks_judged(task) or Plan()
+
+
+def analysing(task: FitTask, bests: Bests, left: float) -> Planned:
+    """Build indexes with other analysers: at most three to try, then the best."""
+    return None if not task.analyzers else lacks_judged(task) or Plan(4 * len(task.index) / INDEXED)
+
+
+def joining(task: FitTask, bests: Bests, left: float) -> Planned:
+    """Join lists with those of the user's engine."""
+    return None if task.engine is None else tuning(task, bests, left)
+
+
+def comparing_words(task: FitTask, bests: Bests, left: float) -> Planned:
+    """Compute the word vectors of all documents."""
+    if bests.search.system.first_stage.words:
+        return None
+    return lacks_judged(task) or Plan(_encoding(task, bests, encoder_of(bests.search)))
+
+
+def reading_words(model: str, task: FitTask, bests: Bests, left: float) -> Planned:
+    """Compute word vectors of the best documents alone, unless those of all documents could be computed."""
+    return None if bests.means else reading(model, task, bests, left, words=True)
+
+
+def reading(model: str, task: FitTask, bests: Bests, left: float, *, words: bool = False) -> Planned:
+    """Re-rank with a model as it is, as deep and as many queries as fit: fewer queries before less depth."""
+    if lacking := lacks_judged(task):
+        return lacking
+    speed, most = task.scored_a_second(model, words), bests.candidates.count
+    pairs = READING_TIME * left * speed
+    depths = (depth for depth in DEPTHS if depth * (min(most, ENOUGH_READ) + task.reported) <= pairs)
+    depth = max(depths, default=DEPTHS[0])
+    count = min(most, max(LEAST_READ, int(pairs / depth) - task.reported))
+    return Plan(depth * (count + task.reported) / speed, depth=depth, count=count)
+
+
+def lacks_judged(task: FitTask) -> Skipped | None:
+    """Why settings cannot be tuned; None if they can."""
+    return None if len(task.parts.judged) > 1 else Skipped("there are no judged queries to tune with")
+
+
+# Weights, which are trained on the queries to fit
+
+
+def training_adapter(task: FitTask, bests: Bests, left: float) -> Planned:
+    """Train an adapter of the best bi-encoder, once more on half of the queries."""
+    encoder = encoder_of(bests.search)
+
+    def seconds(start: str, fit: Part) -> float:
+        parts, rates = task.parts, task.rates(encoder)
+        vectors = task.unencoded(bests.search.system.index, encoder) / rates.documents
+        training = 1.5 * float(stage_kinds()["adapter"].options().epochs) * fit.pairs * ADAPTER_SECONDS
+        return vectors + (len(fit) + len(parts.choose) + len(parts.report)) / rates.queries + training
+
+    return _training(task, left, seconds, bests.starts[:1])
+
+
+def training_encoder(task: FitTask, bests: Bests, left: float) -> Planned:
+    """Train the best bi-encoder that fits into the time."""
+    return _training(task, left, lambda start, fit: _encoder_seconds(task, start, fit), bests.starts)
+
+
+def teaching(task: FitTask, bests: Bests, left: float) -> Planned:
+    """Teach the shipped bi-encoder what a larger one was fitted to."""
+    if not is_larger(bests.search):
+        return None
+    return _training(task, left, lambda start, fit: _encoder_seconds(task, start, fit), [FitTask.shipped])
+
+
+def training_ranker(task: FitTask, bests: Bests, left: float) -> Planned:
+    """Train a re-ranker in two stages, each measured on the queries to choose."""
+
+    def seconds(start: str, fit: Part) -> float:
+        parts, stages = task.parts, (POINTWISE, LISTWISE)
+        lists = sum(float(stage["epochs"]) * fit.pairs * (1 + int(stage["negatives"])) for stage in stages)
+        found = bests.candidates
+        searching = len(fit) / task.rates(encoder_of(found)).queries if found.system.first_stage.share else 0.0
+        read = (2 * len(parts.choose) + len(parts.report)) * K
+        factor = training_factor(task.device)
+        guess = (factor * lists + read) / task.pairs_a_second(start)
+        if not left / 4 < guess < 4 * left:  # otherwise, a guess will do
+            return searching + guess
+        return searching + (lists + read / factor) / task.trained_a_second(start)
+
+    return _training(task, left, seconds, bests.starts)
+
+
+def _encoder_seconds(task: FitTask, start: str, fit: Part) -> float:
+    parts, rates = task.parts, task.rates(start)
+    epochs, queries = float(schedule(fit, start, task.device)["epochs"]), len(parts.choose) + len(parts.report)
+    training = epochs * training_factor(task.device) * fit.pairs / task.pairs_a_second(start)
+    return training + len(task.index) / rates.documents + queries / rates.queries
+
+
+def _training(
+    task: FitTask, left: float, seconds: Callable[[str, Part], float], starts: Sequence[str]
+) -> Plan | Skipped:
+    """Train from the first start for which there is time or, from the last, on fewer and fewer of the queries."""
+    fit, needed, start = task.parts.fit, 0.0, ""
+    if not len(fit):
+        needs = f"training needs {task.parts.needed} judged queries"
+        return Skipped(f"{needs}, and there are {len(task.parts.choose)}")
+    for start in starts:
+        needed = TRAINED_MORE * seconds(start, fit)
+        if needed <= left:
+            return Plan(needed, start)
+    sample, size = None, len(fit) * 4 // 5
+    while needed > left and size >= LEAST_SAMPLE:
+        sample, size = size, size * 4 // 5
+        needed = TRAINED_MORE * seconds(start, fit.head(sample))
+    return Plan(needed, start, sample)
