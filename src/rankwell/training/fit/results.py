@@ -113,7 +113,7 @@ class Result:
         system, first = self.system, self.system.first_stage
         encoder = find_model(first.encoder or FitTask.shipped).resolve() if first.encodes else None
         searched = (first.index.analyzer, first.bm25, encoder, first.share, first.words)
-        ranker = None if system.ranker is None else (Path(system.ranker).resolve(), system.depth, system.shares)
+        ranker = None if system.ranker is None else (Path(str(system.ranker)).resolve(), system.depth, system.shares)
         return (self.engine, system.engine, ranker, () if self.is_engine else searched)
 
     def answer(self, task: FitTask, queries: Sequence[Query]) -> Run:
