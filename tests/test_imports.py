@@ -195,3 +195,10 @@ def test_objects_are_made_by_their_classes_alone() -> None:
     """Values are copied by ``replace``, and what is open is held: nothing is cloned behind the back of its class."""
     lines = [(name_of(path), line) for path in MODULES for line in path.read_text(encoding="utf-8").splitlines()]
     assert not [(name, line.strip()) for name, line in lines if re.search(SURGERY, line)]
+
+
+def test_one_module_decides_what_precision_auto_is() -> None:
+    decides = re.compile(r"(precision|dtype)\S* *(==|!=|is|in) *\(?\"auto\"")
+    assert [name_of(path) for path in MODULES if decides.search(path.read_text(encoding="utf-8"))] == [
+        "rankwell.models.devices"
+    ]

@@ -166,7 +166,7 @@ def test_int8_is_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         Compute(encoder, encoder, device="cuda", dtype="int8")
 
 
-def test_a_bi_encoder_in_int8_has_a_name_of_its_own(one_head_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bi_encoder_in_int8_has_a_name_of_its_own(one_head_bi_encoder: Path) -> None:
     exact = BiEncoder.from_pretrained(one_head_bi_encoder, device="cpu", precision="fp32")
     fast = BiEncoder.from_pretrained(one_head_bi_encoder, device="cpu", precision="int8")
     assert (exact.precision, fast.precision) == ("fp32", "int8")
@@ -175,5 +175,3 @@ def test_a_bi_encoder_in_int8_has_a_name_of_its_own(one_head_bi_encoder: Path, m
     found = fast.encode_documents(texts)
     assert (found * exact.encode_documents(texts)).sum(axis=1).min() > 0.995
     np.testing.assert_array_equal(fast.encode_documents(texts[1:2]), found[1:2])
-    monkeypatch.setattr("rankwell.models.bi_encoder.is_fast_in_int8", lambda: True)
-    assert BiEncoder.from_pretrained(one_head_bi_encoder, device="cpu").name == fast.name

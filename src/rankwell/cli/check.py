@@ -13,29 +13,34 @@ def check(
 ) -> None:
     """Check that no file of an index, a system or a model is damaged, missing or truncated.
 
-    Reads every file and compares its checksums. Exits with code 2 and names the first damaged file.
+    Reads every file and compares its checksums. Exits with code 2 and names the first damaged file. For a system or a
+    model, it also says in which precision this machine computes unless --precision says otherwise.
 
     Example:
 
         rankwell check my-index
     """
+    from contextlib import suppress
+
     from rankwell.core.errors import InputError
+    from rankwell.models.devices import chosen_device, describe_precisions
     from rankwell.rank.system import System, check_folder
     from rankwell.rank.texts import is_system
     from rankwell.retrieve.index import Index, is_index
 
     if not folder.is_dir():
         raise InputError(folder, None, "no such folder")
-    index = None
-    if is_system(folder):
-        index = System.open(folder).index
-    elif is_index(folder):
-        index = Index.open(folder)
+    opened = System.open(folder) if is_system(folder) else Index.open(folder) if is_index(folder) else None
+    index = opened.index if isinstance(opened, System) else opened
     if index is not None:
         print(index)
     verified = check_folder(folder, index)
     if index is None and not verified.files:
         raise InputError(folder, None, "has neither an index nor checksums; nothing to check")
     print(f"{verified.files:,} files, {verified.size / 1e6:,.1f} MB: as written")
+    if index is None or isinstance(opened, System):  # models compute only where torch is installed
+        with suppress(ImportError):
+            device = chosen_device(None)
+            print(f"precision on this machine ({device}): {describe_precisions(device)}")
     if verified.without:
         print(f"{verified.without:,} more files have no checksums")

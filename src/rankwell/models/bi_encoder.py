@@ -34,7 +34,7 @@ from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.names import encoder_digest, find_model
 from rankwell.models.compute import CPU_BUDGET, Compute
-from rankwell.models.devices import DTypeName, Precision, chosen_device, fast_float, is_fast_in_int8
+from rankwell.models.devices import AGREEMENT, DTypeName, Precision, chosen_device, resolve
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder
 from rankwell.models.int8 import int8_lacks
@@ -68,8 +68,7 @@ class BiEncoder:
     ``query_prompt``     put before each query
     ``document_prompt``  put before each document
     ``device``           default: a GPU if there is one
-    ``precision``        of the computation; ``auto``: fp16 on a GPU, int8 on a CPU with a dot product of bytes, else
-                         bf16 with AMX, else fp32, which is exact; vectors are always fp32
+    ``precision``        of the computation (:func:`~rankwell.models.devices.resolve`); vectors are always fp32
     ``budget``           tokens computed at a time (see :class:`~rankwell.models.compute.Compute`)
     ``name``             identifies what makes an exact vector of a document; see :attr:`name`
     ``base_name``        the name that it would have without dense layers
@@ -91,7 +90,7 @@ class BiEncoder:
         query_prompt: str = "",
         document_prompt: str = "",
         device: str | None = None,
-        precision: Precision = "auto",
+        precision: Precision | DTypeName = "auto",
         budget: int | None = None,
         name: str = "",
         base_name: str = "",
@@ -105,9 +104,8 @@ class BiEncoder:
             encoder,
             encoder,
             device=device,
-            dtype=_dtype(precision, encoder, device),
+            dtype=resolve(precision, "encode", chosen_device(device)),
             budget=budget,
-            gpu_dtype=torch.float16,
             cpu_budget=2 * CPU_BUDGET,
         )
         self.device = self._compute.device
@@ -130,7 +128,7 @@ class BiEncoder:
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         device: str | None = None,
-        precision: Precision = "auto",
+        precision: Precision | DTypeName = "auto",
         budget: int | None = None,
         trust_remote_code: bool = False,
     ) -> BiEncoder:
@@ -165,7 +163,17 @@ class BiEncoder:
         if late is not None:
             base_name = digest([base_name, late.skipped.tolist()])
         layers = [layer.name for layer in modules.document]
-        return cls(
+
+        def agrees() -> bool:
+            return int8_lacks(encoder) is None and AGREEMENT["int8"](folder, "encode", similarities)
+
+        def similarities(dtype: DTypeName, queries: Sequence[str], documents: Sequence[str]) -> Vectors:
+            made: BiEncoder = opened(precision=dtype)
+            products: Vectors = made.encode_queries(queries) * made.encode_documents(documents)
+            return products @ np.ones(made.width, np.float32)
+
+        opened = partial(
+            cls,
             encoder,
             tokenizer,
             modules=modules,
@@ -173,12 +181,12 @@ class BiEncoder:
             query_prompt=query_prompt,
             document_prompt=document_prompt,
             device=device,
-            precision=precision,
             budget=budget,
             name=digest([base_name, modules.normalised, *layers]) if layers else base_name,
             base_name=base_name,
             late=late,
         )
+        return opened(precision=resolve(precision, "encode", chosen_device(device), agrees))
 
     @property
     def width(self) -> int:
@@ -407,11 +415,3 @@ class BiEncoder:
         if isinstance(self.encoder, Encoder):
             mask = mask.expand(-1, -1, layout.longest, -1).contiguous()
         return placed._replace(layout=replace(layout, mask=mask))
-
-
-def _dtype(precision: Precision, encoder: Encoder | ForeignEncoder, device: str | None) -> DTypeName | None:
-    if precision != "auto":
-        return precision
-    if chosen_device(device).type != "cpu":
-        return None
-    return "int8" if is_fast_in_int8() and int8_lacks(encoder) is None else fast_float()

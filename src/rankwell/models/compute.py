@@ -28,7 +28,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.progress import computed
 from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences, token_batches
 from rankwell.models.batch import Placer, packed_blocks
-from rankwell.models.devices import DTypeName, chosen_device
+from rankwell.models.devices import DTypeName, chosen_device, resolve
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder
 from rankwell.models.int8 import quantise_encoder, restore_encoder
@@ -37,8 +37,9 @@ from rankwell.models.spec import AttentionRule
 CPU_BUDGET, LEAST_DIVIDED = 2048, 1024
 GPU_BUDGET = 1 << 18
 """Default token budgets of a batch, and the least for which work is divided further than once for each lane."""
-DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}
-PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = {dtype: name for name, dtype in DTYPES.items()}
+DTYPES["int8"] = torch.float32
 HALF_TYPES = (torch.bfloat16, torch.float16)
 
 Item = TypeVar("Item")
@@ -57,7 +58,7 @@ class Compute:
     ``parts``       whether the layout also locates the two parts of each sequence
     ``device``      default: a GPU if there is one
     ``dtype``       ``fp32``, ``bf16``, ``int8`` (the encoder's layers, on a CPU) or a torch type; default:
-                    ``gpu_dtype`` on a GPU, fp32 on a CPU
+                    bf16 on a GPU, fp32 on a CPU
     ``budget``      tokens computed at a time (on the grid, padding included); default: ``gpu_budget`` or ``cpu_budget``
     ``lanes``       batches computed in parallel on a CPU; default: the number of torch's threads
     ``divide``      whether less than a batch for each lane is divided evenly between them. Small matrix products may
@@ -79,14 +80,13 @@ class Compute:
         lanes: int | None = None,
         divide: bool = False,
         packed: bool | None = None,
-        gpu_dtype: torch.dtype = torch.bfloat16,
         gpu_budget: int = GPU_BUDGET,
         cpu_budget: int = CPU_BUDGET,
     ):
         self.device = chosen_device(device)
         on_gpu = self.device.type == "cuda"
-        explicit = DTYPES[dtype] if isinstance(dtype, str) else dtype
-        self.dtype = explicit or (gpu_dtype if on_gpu else torch.float32)
+        dtype = resolve(None, "rank", self.device) if dtype is None else dtype
+        self.dtype = DTYPES[dtype] if isinstance(dtype, str) else dtype
         _move(model.eval(), self.device, self.dtype)
         if int8 := dtype == "int8":
             if self.device.type != "cpu":

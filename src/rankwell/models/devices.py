@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.registry import Registry
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
-DTypeName = Literal["fp32", "bf16", "int8"]
+DTypeName = Literal["fp32", "bf16", "fp16", "int8"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
+Purpose = Literal["rank", "encode", "judge", "train"]
+AUTO: dict[Purpose, tuple[DTypeName, bool, bool]] = {
+    "rank": ("bf16", True, True),
+    "encode": ("fp16", True, True),
+    "judge": ("bf16", False, False),
+    "train": ("bf16", False, True),
+}
+"""What ``auto`` means for re-rankers, bi-encoders, models whose scores the sample cannot check, and training.
+
+The precision on a GPU, and what is used on a CPU that is fast in it: int8, if the model agrees with itself, and bf16.
+"""
+Score = Callable[[DTypeName, Sequence[str], Sequence[str]], "NDArray[np.floating]"]
+"""The scores of pairs of a query and a document, in a precision."""
+AGREEMENT: Registry[Callable[[Path, Purpose, Score], bool]] = Registry(
+    "agreement", {"int8": "rankwell.rank.engines.agreement"}
+)
+"""Whether a model's scores in a precision agree with the exact ones."""
 VARIABLE = "RANKWELL_DEVICE"
 """Environment variable: the default device."""
 # With AMX tiles, scoring in bf16 was 2.7 times as fast as in fp32, and training 1.9 times; with AVX-512's bf16
@@ -43,40 +65,59 @@ class Computing:
     """
 
     device: str | None = None
-    precision: Precision | None = "auto"
+    precision: Precision | DTypeName | None = "auto"
     backend: str = "torch"
     trust_remote_code: bool = False
 
     def engine_options(self) -> dict[str, Any]:
         """The options of the backend's engine, as JSON holds them.
 
-        ``auto`` is bf16 on a GPU. On a CPU that is fast in int8 it stays ``auto``: int8 for models that rank alike in
-        it (:mod:`rankwell.rank.engines.agreement`). Else it is bf16 on a CPU that is fast in that, or fp32. ``None``
-        leaves the choice to the engine: bf16 on a GPU only.
+        The engine resolves the precision (:func:`resolve`).
         """
         options: dict[str, Any] = {"device": self.device} if self.device else {}
         options |= {"trust_remote_code": True} if self.trust_remote_code else {}
-        precision = self.precision
-        if precision is None:
+        if self.precision is None:
             return options
-        if self.backend != "torch":
-            if precision != "auto":
-                problem = f"--precision is for the backend torch; rankwell export sets that of {self.backend}"
-                raise RankwellError(problem)
-            return options
-        try:
-            on_cpu = device_named(self.device).type == "cpu"
-        except ImportError:
-            raise MissingExtraError("torch", "models", "scoring with the torch backend") from None
-        if precision == "auto":
-            if not on_cpu:
-                return options  # the engine's default
-            precision = "auto" if is_fast_in_int8() else fast_float()
-        return {**options, "dtype": precision}
+        if self.backend == "torch":
+            if find_spec("torch") is None:
+                raise MissingExtraError("torch", "models", "scoring with the torch backend")
+            return {**options, "dtype": self.precision}
+        if self.precision != "auto":
+            raise RankwellError(f"--precision is for the backend torch; rankwell export sets that of {self.backend}")
+        return options
 
 
 DEFAULT_COMPUTING = Computing()
 EXACT = Computing(precision=None)
+
+
+def resolve(
+    precision: Precision | DTypeName | None,
+    purpose: Purpose,
+    device: torch.device,
+    agrees: Callable[[], bool] | None = None,
+) -> DTypeName:
+    """The precision of a model on a device; ``agrees`` says whether the model ranks alike in int8.
+
+    ``auto`` is what :data:`AUTO` says. ``None`` is exact on a CPU, and ``auto`` on a GPU.
+    """
+    on_gpu, int8, short = AUTO[purpose]
+    if precision is not None and precision != "auto":
+        return precision
+    if device.type == "cuda":
+        return on_gpu
+    if precision is None or device.type != "cpu":
+        return "fp32"
+    if int8 and agrees is not None and is_fast_in_int8() and agrees():
+        return "int8"
+    return fast_float() if short else "fp32"
+
+
+def describe_precisions(device: torch.device) -> str:
+    """What ``auto`` means on a device, in one line."""
+    alike = " (int8 if they rank alike in it)" if device.type == "cpu" and is_fast_in_int8() else ""
+    names: dict[Purpose, str] = {"rank": f"re-rankers{alike}", "encode": f"bi-encoders{alike}", "train": "training"}
+    return ", ".join(f"{name} {resolve('auto', purpose, device)}" for purpose, name in names.items())
 
 
 def device_named(name: str | None) -> torch.device:

@@ -116,7 +116,7 @@ class Ranker:
         loaded = load(folder, backend, changes, options)
         identity = ""
         if cache is not None:
-            computed = options | ({"dtype": loaded.engine.precision} if options.get("dtype") == "auto" else {})
+            computed = options | ({"dtype": loaded.engine.precision} if "dtype" in options else {})
             exact = loaded.engine.device == "cpu" and computed.get("dtype") == "fp32"  # as without a precision
             unnamed = ("budget", "threads", "dtype") if exact else ("budget", "threads")
             description = {

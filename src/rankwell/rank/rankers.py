@@ -21,7 +21,7 @@ from rankwell.inputs.templates import Template, TruncationReport
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.devices import Computing
+from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.texts import Texts
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def check_options(model: str | Path, kind: str | None, **options: object) -> Non
     """Raise for the first option that is set but that the kind of ranker does not have; ``auto`` is not set."""
     known = None if kind is None else RANKERS[kind].options
     for option, value in options.items():
-        if value not in (None, {}, "auto") and known is not None and option not in known:
+        if value not in (None, {}, DEFAULT_COMPUTING.precision) and known is not None and option not in known:
             raise RankwellError(f"{model}: {kind} rankers have no option {option.replace('_', '-')}")
 
 

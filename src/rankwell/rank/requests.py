@@ -129,7 +129,7 @@ class SearchRequest:
         computing = self.computing
         if for_workers:
             # Workers with GPUs compute exact vectors, whatever this machine would choose.
-            exact = computing.device not in (None, "cpu") and computing.precision == "auto"
+            exact = computing.device not in (None, "cpu")
             computing = replace(computing, device="cpu", precision="fp32" if exact else computing.precision)
         how: dict[str, Any] = {"bm25": self.bm25, "hybrid": self.hybrid, "words": self.words}
         how |= {"encoder": self.encoder, "vectors": self.vectors}
@@ -269,10 +269,10 @@ class RerankRequest:
         return ranker
 
     def resolved(self, ranker: AnyRanker) -> RerankRequest:
-        """The same request with the precision that ``auto`` means here, for workers that must all compute alike."""
+        """The same request with the precision that it has here, for workers that must all compute alike."""
         computing = self.computing
         on_cpu = computing.backend == "torch" and computing.device in (None, "cpu")
-        if computing.precision != "auto" or not on_cpu or not isinstance(ranker, Ranker):
+        if not on_cpu or not isinstance(ranker, Ranker):
             return self
         return replace(self, computing=replace(computing, precision=ranker.engine.precision))  # type: ignore[arg-type]
 

@@ -17,7 +17,6 @@ from rankwell.corpus.filters import Filter
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.models.devices import Precision
 from rankwell.rank.dense import DenseRanker, EncodedQueries, search_hybrid
 from rankwell.rank.passage_vectors import PassageVectors, VectorsJob
 from rankwell.rank.rankers import open_encoder
@@ -75,8 +74,9 @@ def search_hybrid_on(
     assert share is not None
     assert encoder is not None
     # All workers compute the vectors that ``encoder`` names, whatever each would choose on its own machine.
-    precision: Precision | None = "int8" if encoder.precision == "int8" else request.computing.precision
-    computing = replace(request.computing, device=request.computing.device or "cpu", precision=precision)
+    computing = replace(request.computing, device=request.computing.device or "cpu")
+    if computing.device == "cpu":
+        computing = replace(computing, precision=encoder.precision)  # type: ignore[arg-type]
     # Likewise, a worker with few of the documents searches as one process with all of them would.
     compressed = DenseRanker(encoder, vectors=request.vectors).compresses(len(index)) and computing.device == "cpu"
     request = replace(

@@ -12,6 +12,7 @@ import pytest
 
 from rankwell.core.errors import Notice
 from rankwell.corpus.records import Document
+from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.devices import Computing
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.engines import agreement
@@ -62,6 +63,21 @@ def test_a_model_that_disagrees_is_exact(tiny_one_head: Path, monkeypatch: pytes
     np.testing.assert_array_equal(ranker.predict(PAIRS), Ranker(tiny_one_head, device="cpu").predict(PAIRS))
 
 
+def test_bi_encoders_are_measured_too(one_head_bi_encoder: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(Notice, match=r"in int8, scores differ by \d+\.\d% .* scores are computed in int8"):
+        encoder = BiEncoder.from_pretrained(one_head_bi_encoder, device="cpu")
+    assert encoder.precision == "int8"
+    texts = [text for pair in PAIRS for text in pair]
+    fast = BiEncoder.from_pretrained(one_head_bi_encoder, device="cpu", precision="int8")
+    np.testing.assert_array_equal(encoder.encode_documents(texts), fast.encode_documents(texts))
+    assert BiEncoder.from_pretrained(one_head_bi_encoder, device="cpu").name == fast.name  # recorded
+    monkeypatch.setattr(agreement, "TOLERANCE", 0.0)
+    disagrees = BiEncoder.from_pretrained(one_head_bi_encoder, device="cpu")
+    exact = BiEncoder.from_pretrained(one_head_bi_encoder, device="cpu", precision="fp32")
+    assert (disagrees.precision, disagrees.name) == ("fp32", exact.name)
+    np.testing.assert_array_equal(disagrees.encode_documents(texts), exact.encode_documents(texts))
+
+
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
 def test_cached_scores_are_those_of_the_chosen_precision(tiny_one_head: Path, tmp_path: Path) -> None:
     with ScoreCache(tmp_path / "scores.db") as cache:
@@ -91,7 +107,7 @@ def test_re_ranking_uses_it_and_says_so(tiny_one_head: Path, tmp_path: Path) -> 
     resolved = request.resolved(request.open_ranker("cpu")).computing
     assert resolved.precision == "int8"
     exact = replace(request, computing=Computing("cpu", "fp32"))
-    assert exact.resolved(exact.open_ranker("cpu")) is exact
+    assert exact.resolved(exact.open_ranker("cpu")) == exact
     assert "exact" not in exact.execute().report
 
 

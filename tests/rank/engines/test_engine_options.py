@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rankwell.models.devices import Computing, is_fast_in_bf16
+from rankwell.models.devices import AUTO, Computing, describe_precisions, is_fast_in_bf16, resolve
 
 torch = pytest.importorskip("torch")
 XEON = "processor\t: 0\nflags\t\t: fpu avx512_bf16 amx_bf16 avx512_fp16 amx_tile\n\nprocessor\t: 1\n"
 ZEN = "processor\t: 0\nmodel name\t: an amx_bf16 by name alone\nflags\t\t: fpu avx2 avx512_bf16\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd i8mm bf16\n"
+CPU = torch.device("cpu")
 NEOVERSE = "processor\t: 0\nFeatures\t: fp asimd asimddp\n"
 
 
@@ -34,15 +35,22 @@ def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 def test_only_a_processor_with_amx_is_known_to_be_fast(text: str, fast: bool, processor: Callable[[str], Path]) -> None:
     assert is_fast_in_bf16(processor(text)) is fast
     expected = "bf16" if fast else "fp32"
-    assert Computing().engine_options() == {"dtype": expected}
-    assert Computing("cpu").engine_options() == {"device": "cpu", "dtype": expected}
+    assert [resolve("auto", purpose, CPU) for purpose in ("rank", "encode", "train")] == [expected] * 3
+    assert resolve("auto", "judge", CPU) == "fp32"
 
 
 def test_a_model_that_ranks_alike_is_computed_in_int8_where_that_is_fast(processor: Callable[[str], Path]) -> None:
     processor(NEOVERSE)
-    assert Computing("cpu").engine_options() == {"device": "cpu", "dtype": "auto"}
-    assert Computing("cpu", None).engine_options() == {"device": "cpu"}  # exact
-    assert Computing("cpu", "fp32").engine_options() == {"device": "cpu", "dtype": "fp32"}
+    for agrees, expected in ((lambda: True, "int8"), (lambda: False, "fp32"), (None, "fp32")):
+        assert [resolve("auto", purpose, CPU, agrees) for purpose in ("rank", "encode")] == [expected] * 2
+        assert [resolve("auto", purpose, CPU, agrees) for purpose in ("judge", "train")] == ["fp32"] * 2
+        assert resolve(None, "rank", CPU, agrees) == "fp32"  # exact
+    assert describe_precisions(CPU) == (
+        "re-rankers (int8 if they rank alike in it) fp32, bi-encoders (int8 if they rank alike in it) fp32, "
+        "training fp32"
+    )
+    processor(ZEN)
+    assert resolve("auto", "rank", CPU, lambda: True) == "fp32"
 
 
 def test_a_processor_that_cannot_be_looked_up_computes_exactly(tmp_path: Path) -> None:
@@ -51,22 +59,22 @@ def test_a_processor_that_cannot_be_looked_up_computes_exactly(tmp_path: Path) -
 
 def test_what_is_asked_for_is_used_whatever_the_processor(processor: Callable[[str], Path]) -> None:
     processor(XEON)
-    assert Computing(None, "fp32").engine_options() == {"dtype": "fp32"}
+    assert resolve("fp32", "rank", CPU) == "fp32"
     processor(ZEN)
-    assert Computing(None, "bf16").engine_options() == {"dtype": "bf16"}
+    assert resolve("bf16", "encode", CPU) == "bf16"
+    assert Computing("cpu", "bf16").engine_options() == {"device": "cpu", "dtype": "bf16"}
 
 
-def test_a_gpu_is_left_to_its_engine(processor: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    processor(ZEN)
-    assert Computing("cuda:1").engine_options() == {"device": "cuda:1"}
-    assert Computing("cuda:1", "fp32").engine_options() == {"device": "cuda:1", "dtype": "fp32"}
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert Computing().engine_options() == {}
-    assert Computing("cpu").engine_options() == {"device": "cpu", "dtype": "fp32"}
+def test_a_gpu_has_one_precision_for_each_purpose() -> None:
+    for precision in ("auto", None):
+        found = [resolve(precision, purpose, torch.device("cuda", 1)) for purpose in AUTO]
+        assert found == ["bf16", "fp16", "bf16", "bf16"]
+        assert resolve(precision, "rank", torch.device("mps")) == "fp32"
+    assert resolve("fp32", "rank", torch.device("cuda")) == "fp32"
+    assert Computing("cuda:1").engine_options() == {"device": "cuda:1", "dtype": "auto"}
 
 
-def test_what_is_not_said_is_left_to_the_engine(processor: Callable[[str], Path]) -> None:
-    processor(XEON)
+def test_what_is_not_said_is_left_to_the_engine() -> None:
     assert Computing(None, None).engine_options() == {}
     assert Computing(None, None, backend="onnx").engine_options() == {}
     assert Computing("cpu", None).engine_options() == {"device": "cpu"}

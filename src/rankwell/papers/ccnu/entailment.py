@@ -22,6 +22,7 @@ from rankwell.inputs.templates import Template
 from rankwell.models.checkpoints.config import RankerConfig, check_length, read_ranker_config
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.folders import load_classifier
+from rankwell.models.devices import chosen_device, resolve
 from rankwell.rank.engines.engine import CHECKPOINTS, TORCH_OPTIONS, Engine, LoadedModel, Logits
 from rankwell.rank.engines.torch_engine import TorchEngine
 
@@ -98,7 +99,7 @@ def load_entailment(folder: Path, changes: Mapping[str, Any], options: Mapping[s
         raise InputError(folder, None, "a judge of entailment reads both texts together, under one rule in all layers")
     check_length(folder, config.template.max_length, encoder.max_position_embeddings)
     computing = {key: value for key, value in options.items() if key not in TORCH_OPTIONS}
-    computing |= {"dtype": "fp32"} if computing.get("dtype") == "auto" else {}
+    computing["dtype"] = resolve(computing.get("dtype"), "judge", chosen_device(computing.get("device")))
     engine: Engine = TorchEngine(classifier.model, config.attention, **computing)
     if outputs > 1:
         engine = EntailmentEngine(engine, column)

@@ -34,6 +34,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import TEMPLATES, Field, Template, TruncationReport
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import find_model
+from rankwell.models.devices import chosen_device, resolve
 from rankwell.rank.cache import join_hashes, text_hashes
 from rankwell.rank.engines.engine import probability
 from rankwell.rank.pairs import PAIRS_AT_A_TIME, best_first, documents_to_rank
@@ -155,8 +156,7 @@ class DuoRanker:
 
         The precision ``auto`` is the exact one: whether scores of comparisons agree cannot be measured on the sample.
         """
-        if options.get("precision") == "auto":
-            del options["precision"]
+        options["precision"] = resolve(options.get("precision"), "judge", chosen_device(options.get("device")))
         recorded = find_model(folder) / COMPARISON
         comparison = comparison or (read_object(recorded) if recorded.is_file() else {})
         try:

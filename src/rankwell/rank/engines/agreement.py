@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,34 +21,25 @@ from rankwell.core.arrays import Scores
 from rankwell.core.errors import Notice, RankwellError
 from rankwell.core.manifest import digest, file_digest, read_object, write_json
 from rankwell.corpus.datasets import open_dataset
-from rankwell.inputs.batching import Sequences
-from rankwell.inputs.reader import Reader
 from rankwell.models.checkpoints.names import model_digest
-from rankwell.models.devices import DTypeName, cpu_flags, fast_float
-from rankwell.rank.engines.engine import Logits, relevance
+from rankwell.models.devices import AGREEMENT, DTypeName, Purpose, Score, cpu_flags, fast_float
 from rankwell.rank.ranker import Ranker
-
-if TYPE_CHECKING:
-    from rankwell.inputs.tokenizer import Tokenizer
-    from rankwell.models.checkpoints.config import RankerConfig
 
 TOLERANCE = 0.05
 """With a larger error, scores are not computed in int8. Trained models have some .03."""
 QUERIES, CANDIDATES, WORDS = 8, 10, 60
 RECORD = "int8-errors.json"
-Score = Callable[[DTypeName, Sequences], Logits]
+PRECISIONS: tuple[DTypeName, DTypeName] = ("fp32", "int8")
 
 
-def fastest_dtype(folder: Path, score: Score, tokenizer: Tokenizer, config: RankerConfig, segments: int) -> DTypeName:
-    """``int8`` if the model's scores in it agree with the exact ones, else what the processor is fast in.
-
-    ``score`` computes the logits of sequences in a given precision. The error is recorded in the user's cache folder.
-    """
+@AGREEMENT.register("int8")
+def agrees_in_int8(folder: Path, purpose: Purpose, score: Score) -> bool:
+    """Whether a model's scores in int8 agree with the exact ones. The error is recorded in the user's cache folder."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    key, record = digest([model_digest(folder), *_kernels()]), cache / "rankwell" / RECORD
+    key, record = digest([model_digest(folder), purpose, *_kernels()]), cache / "rankwell" / RECORD
     errors = _read(record)
     if key not in errors:
-        error = errors[key] = round(_measure(score, Reader(tokenizer, config.template, None, segments)), 4)
+        error = errors[key] = round(_measure(score), 4)
         choice = (
             "scores are computed in int8 (exact: --precision fp32)" if error <= TOLERANCE else f"using {fast_float()}"
         )
@@ -60,7 +51,7 @@ def fastest_dtype(folder: Path, score: Score, tokenizer: Tokenizer, config: Rank
             write_json(record, errors)
         except (OSError, RankwellError):
             pass  # measured again next time
-    return "int8" if errors[key] <= TOLERANCE else fast_float()
+    return errors[key] <= TOLERANCE
 
 
 def _kernels() -> list[str]:
@@ -69,7 +60,7 @@ def _kernels() -> list[str]:
     return [*map(file_digest, sorted(sources)), *cpu_flags()]
 
 
-def _measure(score: Score, reader: Reader) -> float:
+def _measure(score: Score) -> float:
     """The error in int8 on the candidates that BM25 finds in the sample, the beginnings of the documents."""
     from rankwell import sample
     from rankwell.retrieve.index import Index
@@ -82,9 +73,8 @@ def _measure(score: Score, reader: Reader) -> float:
         pairs = [(query.text, index.text(docid)) for query in queries for docid in run[query.qid].docids]
         owners = np.repeat(np.arange(len(queries)), [len(run[query.qid].docids) for query in queries])
     documents = [" ".join(text.split()[:WORDS]) for _, text in pairs]
-    texts = {"query": [query for query, _ in pairs], "document": documents}
-    sequences = reader.lay_out({field: reader.tokenizer.encode(texts[field]) for field in texts}).sequences
-    exact, fast = (relevance(score(dtype, sequences)).astype(np.float64) for dtype in ("fp32", "int8"))
+    asked = [query for query, _ in pairs]
+    exact, fast = (score(dtype, asked, documents).astype(np.float64) for dtype in PRECISIONS)
 
     def spread(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
         centres = np.bincount(owners, values) / np.bincount(owners)

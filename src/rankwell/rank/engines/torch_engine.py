@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from rankwell.core.arrays import Scores
 from rankwell.inputs.batching import Sequences
 from rankwell.models.compute import HALF_TYPES, Compute
-from rankwell.models.devices import DTypeName, fast_float
+from rankwell.models.devices import AGREEMENT, DTypeName, chosen_device, resolve
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.foreign import PairModel
 from rankwell.models.int8 import int8_lacks
 from rankwell.models.spec import AttentionRule
-from rankwell.rank.engines.engine import BACKENDS, CHECKPOINTS, TORCH_OPTIONS, Engine, LoadedModel, Logits
+from rankwell.rank.engines.engine import BACKENDS, CHECKPOINTS, TORCH_OPTIONS, Engine, LoadedModel, Logits, relevance
 
 if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
     from rankwell.models.language import LanguageRanker
@@ -105,6 +106,7 @@ def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, A
     ``options`` are those of :class:`TorchEngine` and those of :data:`TORCH_OPTIONS`.
     """
     # Imported here because scoring stored tokens needs torch and numpy alone.
+    from rankwell.inputs.reader import Reader
     from rankwell.models.checkpoints.describe import describe
     from rankwell.models.checkpoints.folders import load_checkpoint
     from rankwell.models.language import load_language_ranker
@@ -124,13 +126,16 @@ def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, A
         return CHECKPOINTS["classifier"](folder, changes, options)
     segments = model.encoder.config.type_vocab_size
     options = {key: value for key, value in options.items() if key not in TORCH_OPTIONS}
-    if options.get("dtype") == "auto":
-        from rankwell.rank.engines.agreement import fastest_dtype
+    device, reader = chosen_device(options.get("device")), Reader(tokenizer, config.template, None, segments)
 
-        def score(dtype: DTypeName, sequences: Sequences) -> Logits:
-            return TorchEngine(model, config.attention, **{**options, "dtype": dtype}).logits(sequences)
+    def score(dtype: DTypeName, queries: Sequence[str], documents: Sequence[str]) -> Scores:
+        fields = {"query": tokenizer.encode(queries), "document": tokenizer.encode(documents)}
+        engine = TorchEngine(model, config.attention, **{**options, "dtype": dtype})
+        return relevance(engine.logits(reader.lay_out(fields).sequences))
 
-        suited = column is None and int8_lacks(model.encoder) is None
-        dtype = fastest_dtype(folder, score, tokenizer, config, segments) if suited else fast_float()
-        options = {**options, "dtype": dtype}
+    def agrees() -> bool:
+        return column is None and int8_lacks(model.encoder) is None and AGREEMENT["int8"](folder, "rank", score)
+
+    if not isinstance(options.get("dtype"), torch.dtype):
+        options["dtype"] = resolve(options.get("dtype"), "rank", device, agrees)
     return LoadedModel(TorchEngine(model, config.attention, **options), tokenizer, config, segments)

@@ -12,7 +12,7 @@ import numpy as np
 from rankwell.core.errors import RankwellError
 from rankwell.core.native import working_time
 from rankwell.core.stopping import TimeIsUp, time_limit
-from rankwell.models.devices import Computing, chosen_device, fast_float, is_fast_in_bf16
+from rankwell.models.devices import Computing, chosen_device, resolve
 from rankwell.rank.ranker import open_ranker
 from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.index import Index
@@ -76,7 +76,8 @@ class Rates:
     ) -> Rates:
         """Encode some of the documents and queries, in the precision of ``training`` or that of a search."""
         trained = training and chosen_device(device).type == "cpu"
-        opened = open_encoder(encoder, Computing(device, fast_float() if trained else "auto"))
+        precision = resolve("auto", "train", chosen_device(device)) if trained else "auto"
+        opened = open_encoder(encoder, Computing(device, precision))
         texts, queries = _texts(index, parts)
         step = AT_A_TIME["cuda" if opened.device.type == "cuda" else "cpu"]
         documents = _rate(opened.encode_documents, texts, step, seconds)
@@ -126,4 +127,5 @@ def _rate(encode: Callable[[Sequence[Text]], object], texts: Sequence[Text], ste
 
 def training_factor(device: str | None) -> float:
     """How many times as long training on a text takes as encoding it in the same precision."""
-    return AUTOCAST if chosen_device(device).type == "cpu" and is_fast_in_bf16() else BACKWARD
+    on = chosen_device(device)
+    return AUTOCAST if on.type == "cpu" and resolve("auto", "train", on) != "fp32" else BACKWARD

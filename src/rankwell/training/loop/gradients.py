@@ -19,7 +19,7 @@ from torch import Tensor, distributed, nn
 from rankwell.core.errors import RankwellError
 from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
 from rankwell.models.cuda_graphs import GraphedEncoder
-from rankwell.models.devices import chosen_device, is_fast_in_bf16
+from rankwell.models.devices import chosen_device, resolve
 from rankwell.models.foreign import ForeignEncoder
 from rankwell.models.spec import AttentionRule
 from rankwell.training.loop.task import Step, Task
@@ -42,9 +42,7 @@ class Gradients:
         self.model, self.task = model.to(self.device), task
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         on_gpu = self.device.type == "cuda"
-        precision = options.precision
-        if precision == "auto":
-            precision = "bf16" if on_gpu or is_fast_in_bf16() else "fp32"
+        precision = resolve(options.precision, "train", self.device)
         self.computing: Callable[[], AbstractContextManager[object]] = nullcontext
         if precision in _SHORT:
             self.computing = partial(torch.autocast, self.device.type, _SHORT[precision])
