@@ -1,11 +1,7 @@
 """A fresh installation: how much is installed, and how long its first commands and the first answer of a service take.
 
     python bench/cold_start.py                     # installs into a folder of its own; minutes
-    python bench/cold_start.py --commands          # only the core: index, search, help and import
     python bench/cold_start.py --environment DIR   # one that is kept, and used again
-
-The first commands are timed with rankwell and its dependencies alone. The first one of each kind compiles its kernels,
-later ones find them; the processor's time does not depend on what else the machine does.
 
 The environment has rankwell and what serving an ONNX model needs: no torch, no transformers, no compiler of graphs. In
 it `rankwell serve` starts with an index of the sample and the shipped model, exported here. A start is timed from the
@@ -116,59 +112,15 @@ def check(found: list[dict[str, Any]], expected: dict[str, float]) -> None:
         raise SystemExit(f"other scores than torch's: {len(found)} of {len(expected)} documents, {worst} apart")
 
 
-def command_seconds(python: Path, cache: Path, *arguments: str) -> float:
-    """The processor's seconds of one command."""
-    before = os.times()
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
-    subprocess.run([str(python), *arguments], env=environment, check=True, capture_output=True)
-    after = os.times()
-    return sum(after[2:4]) - sum(before[2:4])
-
-
-def time_commands(python: Path, scratch: Path, rounds: int) -> dict[str, dict[str, float]]:
-    """The medians over ``rounds``: each command with nothing compiled yet, and again with its kernels cached."""
-    binary = str(python.with_name("rankwell"))
-    commands = {
-        "rankwell index": (binary, "index", str(sample.FOLDER), "--out", str(scratch / "index"), "--overwrite"),
-        "rankwell search": (binary, "search", str(scratch / "index"), QUERY),
-        "rankwell --help": (binary, "--help"),
-        "import rankwell": ("-c", "import rankwell"),
-    }
-    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in commands}
-    for number in range(rounds):
-        cache = scratch / f"commands-{number}"
-        for name, arguments in commands.items():
-            for some in times[name]:
-                some.append(command_seconds(python, cache, *arguments))
-    return {name: {"first": statistics.median(a), "later": statistics.median(b)} for name, (a, b) in times.items()}
-
-
-def measure_commands(environment: Path, scratch: Path, rounds: int) -> dict[str, Any]:
-    """Install the core, then time its commands."""
-    began = time.perf_counter()
-    python = make_environment(environment, ())
-    sizes = size_of(environment)
-    print(f"installed in {time.perf_counter() - began:.0f} s: {sizes}\n")
-    table = Table("command", "first, processor", "later, processor")
-    times = time_commands(python, scratch, rounds)
-    for name, seconds in times.items():
-        table.row(name, *(f"{value:.2f} s" for value in seconds.values()))
-    return {"installed_mb": sizes, "commands": times}
-
-
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--environment", type=Path, help="where it is made, or was before")
-    parser.add_argument("--commands", action="store_true", help="time the commands of the core only")
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         environment = chosen.environment or scratch / "environment"
-        if chosen.commands:
-            write_json(chosen.out, measure_commands(environment, scratch, chosen.starts))
-            return
         began = time.perf_counter()
         python = make_environment(environment)
         installed = time.perf_counter() - began

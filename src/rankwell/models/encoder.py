@@ -1,4 +1,4 @@
-"""The BERT encoder over unpadded sequences, readable in one sitting.
+"""The BERT encoder over unpadded sequences.
 
 Every matrix product runs over the real tokens only, (T, H) with T = the sum of the lengths. Only attention may need a
 padded grid: in training on a CPU, and in fp32 on a GPU. Query, key and value are one product. If only ``[CLS]`` is

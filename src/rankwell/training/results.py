@@ -97,7 +97,7 @@ def stage_table(recipe: Recipe, split: Split | None, rows: Sequence[Row]) -> Tab
 
 
 def _disappointment(rows: Sequence[Row], measure: Measure) -> Iterator[str]:
-    """A line for whoever trained in vain."""
+    """A hint if training made the ranking worse."""
     measured = [(row.evaluation.mean[str(measure)], row.name) for row in rows if row.evaluation is not None]
     (first, _), (last, name) = measured[0], measured[-1]
     if last < first:

@@ -36,7 +36,7 @@ def find_model(name: str | Path = DEFAULT, *, code: bool = False) -> Path:
     ``owner/name``           a repository on the hub: its safetensors, json, jinja and txt files only
     =======================  ======================================================================================
 
-    Any other name is taken for a folder, and whoever reads it reports what is missing there.
+    Any other name is taken for a folder, and its reader reports what is missing there.
     """
     folder = Path(name)
     if name == DEFAULT and (SHIPPED.is_dir() or not os.path.exists(folder)):

@@ -26,8 +26,8 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.compute import CPU_BUDGET, Compute
-from rankwell.models.vector_layers import top_k
 from rankwell.papers.doc2query.writer import Decoder, EncodedPassages, KeyValueCache, Memory, QueryWriter, passage_grid
+from rankwell.rank.vector_search import top_k
 
 MOST_LANES = 8
 MOST_ROWS = 20_480

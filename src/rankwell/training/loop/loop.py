@@ -94,7 +94,7 @@ class Progress:
     without_gain: int = 0
     """Validations since then."""
     seconds: float = 0.0
-    """Spent so far, in all sittings."""
+    """Spent so far, over all runs."""
     scale: float | None = None
     """fp16's loss scale."""
 

@@ -3,7 +3,7 @@
 A loss is one function of ``scores`` (B, N) and ``labels`` (B, N) that gives the cost of each list (B,), filed by one
 decorator line; its keyword-only arguments are its options. :data:`LOSSES` holds them as :class:`Loss` values, which
 give the mean over the B lists, each list weighing the same. So the loss of a batch is the weighted mean of its parts'
-losses, whatever the parts, which is what training in chunks and on several processes stands on.
+losses, whatever the parts, which training in chunks and on several processes relies on.
 
 A list that lacks what a loss needs (``Loss.needs``), say one of negatives only, costs exactly 0 and has a gradient of
 exactly 0, and still counts among the B. Relevant means a label above 0. Scores are computed in at least fp32.
