@@ -27,7 +27,7 @@ BACKWARD, AUTOCAST = 3.5, 5.0
 TIMING = 0.1
 """The part of the time that all measurements take at most."""
 SECONDS = 2.0
-"""How long each rate is measured, or a tenth of the time for all if that is less."""
+"""How long each rate is measured, or a twentieth of the time for all if that is less."""
 AT_A_TIME, LIST = {"cuda": 512, "cpu": 32}, 10
 """Texts in a batch, and pairs of one query on a CPU, where a re-ranker may take seconds for more."""
 Text = TypeVar("Text")
@@ -42,7 +42,7 @@ class Timer:
     """Measurements of how fast models are here, each made once and all within so many seconds."""
 
     def __init__(self, seconds: float):
-        self.left, self.each = seconds, min(SECONDS, seconds / 10)
+        self.left, self.each = seconds, min(SECONDS, seconds / 20)
         self._rates: dict[tuple[str, ...], Any] = {}
 
     def once(self, what: tuple[str, ...], measure: Callable[[], Rate]) -> Rate:
