@@ -168,7 +168,10 @@ def training_ranker(task: FitTask, bests: Bests, left: float) -> Planned:
         guess = (factor * lists + read) / task.pairs_a_second(start)
         if not left / 4 < guess < 4 * left:  # otherwise, a guess will do
             return searching + guess
-        return searching + (lists + read / factor) / task.trained_a_second(start)
+        try:
+            return searching + (lists + read / factor) / task.trained_a_second(start)
+        except NotTimedError:
+            return searching + guess
 
     return _training(task, left, seconds, bests.starts)
 
