@@ -122,6 +122,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     tried: list[Result | Skipped] = [own] if theirs is None else [theirs, own]
     steps, told = all_steps(task), False
     for place, step in enumerate(steps):
+        task.timer.left = min(task.timer.left, clock.left)
         if not step.quick and not told:
             told = True
             late = [skipped.step for skipped in tried if isinstance(skipped, Skipped) and skipped.late]
@@ -198,8 +199,9 @@ def planned(task: FitTask, step: Step, bests: Bests, left: float) -> Plan | Skip
     except RankwellError as error:
         plan = Skipped(str(error), late=isinstance(error, NotTimedError))
     if isinstance(plan, Plan) and plan.seconds > left * (GIVEN_TRY if step.given else 1):
-        needed = f"it needs about {duration(plan.seconds)}, and {duration(left)} are left"
-        plan = Skipped(needed if left > 0 else "the time is up", late=True)
+        plan = Skipped(f"it needs about {duration(plan.seconds)}, and {duration(left)} are left", late=True)
+    if isinstance(plan, Skipped) and plan.late and left <= 0:
+        plan = Skipped("the time is up", late=True)
     return replace(plan, step=step) if isinstance(plan, Skipped) else plan
 
 

@@ -118,18 +118,27 @@ def lacks_judged(task: FitTask) -> Skipped | None:
     return None if len(task.parts.judged) > 1 else Skipped("there are no judged queries to tune with")
 
 
+def lacks_fit(task: FitTask) -> Skipped | None:
+    """Why nothing can be trained; None if it can."""
+    if len(task.parts.fit):
+        return None
+    return Skipped(f"training needs {task.parts.needed} judged queries, and there are {len(task.parts.choose)}")
+
+
 # Weights, which are trained on the queries to fit
 
 
 def training_adapter(task: FitTask, bests: Bests, left: float) -> Planned:
     """Train an adapter of the best bi-encoder, once more on half of the queries."""
-    encoder = encoder_of(bests.search)
+    if lacking := lacks_fit(task):
+        return lacking
+    parts, encoder = task.parts, encoder_of(bests.search)
+    rates, epochs = task.rates(encoder), float(stage_kinds()["adapter"].options().epochs)
+    vectors = task.unencoded(bests.search.system.index, encoder) / rates.documents
 
     def seconds(start: str, fit: Part) -> float:
-        parts, rates = task.parts, task.rates(encoder)
-        vectors = task.unencoded(bests.search.system.index, encoder) / rates.documents
-        training = 1.5 * float(stage_kinds()["adapter"].options().epochs) * fit.pairs * ADAPTER_SECONDS
-        return vectors + (len(fit) + len(parts.choose) + len(parts.report)) / rates.queries + training
+        queries = len(fit) + len(parts.choose) + len(parts.report)
+        return vectors + queries / rates.queries + 1.5 * epochs * fit.pairs * ADAPTER_SECONDS
 
     return _training(task, left, seconds, bests.starts[:1])
 
@@ -159,7 +168,10 @@ def training_ranker(task: FitTask, bests: Bests, left: float) -> Planned:
         guess = (factor * lists + read) / task.pairs_a_second(start)
         if not left / 4 < guess < 4 * left:  # otherwise, a guess will do
             return searching + guess
-        return searching + (lists + read / factor) / task.trained_a_second(start)
+        try:
+            return searching + (lists + read / factor) / task.trained_a_second(start)
+        except NotTimedError:
+            return searching + guess
 
     return _training(task, left, seconds, bests.starts)
 
@@ -175,10 +187,9 @@ def _training(
     task: FitTask, left: float, seconds: Callable[[str, Part], float], starts: Sequence[str]
 ) -> Plan | Skipped:
     """Train from the first start for which there is time or, from the last, on fewer and fewer of the queries."""
+    if lacking := lacks_fit(task):
+        return lacking
     fit, needed, start = task.parts.fit, 0.0, ""
-    if not len(fit):
-        needs = f"training needs {task.parts.needed} judged queries"
-        return Skipped(f"{needs}, and there are {len(task.parts.choose)}")
     for start in starts:
         needed = TRAINED_MORE * seconds(start, fit)
         if needed <= left:

@@ -27,9 +27,9 @@ BACKWARD, AUTOCAST = 3.5, 5.0
 TIMING = 0.1
 """The part of the time that all measurements take at most."""
 SECONDS = 2.0
-"""How long each rate is measured, or a tenth of the time for all if that is less."""
-AT_A_TIME, LIST = {"cuda": 512, "cpu": 32}, 10
-"""Texts in a batch, and pairs of one query on a CPU, where a re-ranker may take seconds for more."""
+"""How long each rate is measured, or a twentieth of the time for all if that is less."""
+AT_A_TIME = {"cuda": 512, "cpu": 10}
+"""Texts or pairs in a batch; a CPU may take seconds for more."""
 Text = TypeVar("Text")
 Rate = TypeVar("Rate")
 
@@ -42,7 +42,7 @@ class Timer:
     """Measurements of how fast models are here, each made once and all within so many seconds."""
 
     def __init__(self, seconds: float):
-        self.left, self.each = seconds, min(SECONDS, seconds / 10)
+        self.left, self.each = seconds, min(SECONDS, seconds / 20)
         self._rates: dict[tuple[str, ...], Any] = {}
 
     def once(self, what: tuple[str, ...], measure: Callable[[], Rate]) -> Rate:
@@ -94,10 +94,9 @@ def measure_ranker(
 ) -> float:
     """Pairs of query and document a second that a re-ranker scores, or a bi-encoder by its ``words``."""
     texts, queries = _texts(index, parts)
-    pairs = [(queries[place // LIST % len(queries)], text) for place, text in enumerate(texts)]
+    pairs = [(queries[place // 10 % len(queries)], text) for place, text in enumerate(texts)]  # as in lists of ten
     ranker = open_ranker(model, words=words, device=device)
-    step = AT_A_TIME["cuda"] if chosen_device(device).type == "cuda" else LIST
-    return _rate(lambda some: ranker.predict(some), pairs, step, seconds)
+    return _rate(lambda some: ranker.predict(some), pairs, AT_A_TIME[chosen_device(device).type], seconds)
 
 
 def mean_words(index: Index, parts: Parts) -> float:
