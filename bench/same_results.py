@@ -27,10 +27,8 @@ QUERIES = 6
 SYSTEM = """
 from rankwell import Shares, System
 shares = Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")
-how = {"hybrid": 0.7, "ranker": "rankwell-mini", "shares": shares, "device": "cpu"}
-system = System.of_index("index", **how)
-system.depth = 5
-system.save("system")
+how = {"hybrid": 0.7, "ranker": "rankwell-mini", "shares": shares, "depth": 5, "device": "cpu"}
+System.of_index("index", **how).save("system")
 """
 START = """
 import shutil, sys, torch, transformers
