@@ -240,23 +240,27 @@ class System:
         restricts them by metadata, and ``syntax`` by what queries say, as in :meth:`Index.search`; by default all
         cores are the ``threads``. If another process changed the index, it is searched as it was opened or as it is.
         """
-        listed, most = ([Query("q", queries)], 10) if isinstance(queries, str) else (queries, 100)
-        how = most if k is None else k, Scope(filter, syntax), threads or os.cpu_count() or 1
-        system = self
-        try:
-            run = self._search(listed, *how)
-        except (RankwellError, OSError):
-            if not isinstance(self.finder, FirstStage) or (index := self.index.refreshed()) is self.index:
-                raise
-            system = self.with_index(index)  # files that were not open yet are gone
-            run = system._search(listed, *how)
-        return system.answers(run.get("q", Ranking.of([], []))) if isinstance(queries, str) else run
+        scope, threads = Scope(filter, syntax), threads or os.cpu_count() or 1
+        if isinstance(queries, str):
+            system, run = self._search([Query("q", queries)], 10 if k is None else k, scope, threads)
+            return system.answers(run.get("q", Ranking.of([], [])))
+        return self._search(queries, 100 if k is None else k, scope, threads)[1]
 
     def answers(self, ranking: Ranking) -> list[Answer]:
         """The documents of a ranking with their texts."""
         return read_answers(ranking, self.finder.texts)
 
-    def _search(self, queries: Sequence[Query], k: int, scope: Scope, threads: int) -> Run:
+    def _search(self, queries: Sequence[Query], k: int, scope: Scope, threads: int) -> tuple[System, Run]:
+        """The run, and the system that made it: over the index as it is, if files that were not open yet are gone."""
+        try:
+            return self, self._run(queries, k, scope, threads)
+        except (RankwellError, OSError):
+            if not isinstance(self.finder, FirstStage) or (index := self.index.refreshed()) is self.index:
+                raise
+        system = self.with_index(index)
+        return system, system._run(queries, k, scope, threads)
+
+    def _run(self, queries: Sequence[Query], k: int, scope: Scope, threads: int) -> Run:
         first = self.finder
         deep = max(k, self.depth) if self.ranker is not None and k >= 1 else k  # the first stage refuses a wrong k
         encoded = first.encode(queries, scope) if self.shares is not None and self.shares.similarity else None
