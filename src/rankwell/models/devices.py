@@ -115,9 +115,10 @@ def resolve(
 
 def describe_precisions(device: torch.device) -> str:
     """What ``auto`` means on a device, in one line."""
-    alike = " (int8 if they rank alike in it)" if device.type == "cpu" and is_fast_in_int8() else ""
-    names: dict[Purpose, str] = {"rank": f"re-rankers{alike}", "encode": f"bi-encoders{alike}", "train": "training"}
-    return ", ".join(f"{name} {resolve('auto', purpose, device)}" for purpose, name in names.items())
+    computed = {purpose: str(resolve("auto", purpose, device)) for purpose in AUTO}
+    alike = "int8 if they rank alike in it, else " if device.type == "cpu" and is_fast_in_int8() else ""
+    models = f"re-rankers {alike}{computed['rank']}; bi-encoders {alike}{computed['encode']}"
+    return f"{models}; training {computed['train']}"
 
 
 def device_named(name: str | None) -> torch.device:

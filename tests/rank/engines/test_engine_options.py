@@ -46,7 +46,7 @@ def test_a_model_that_ranks_alike_is_computed_in_int8_where_that_is_fast(process
         assert [resolve("auto", purpose, CPU, agrees) for purpose in ("judge", "train")] == ["fp32"] * 2
         assert resolve(None, "rank", CPU, agrees) == "fp32"  # exact
     assert describe_precisions(CPU) == (
-        "re-rankers (int8 if they rank alike in it) fp32, bi-encoders (int8 if they rank alike in it) fp32, "
+        "re-rankers int8 if they rank alike in it, else fp32; bi-encoders int8 if they rank alike in it, else fp32; "
         "training fp32"
     )
     processor(ZEN)
