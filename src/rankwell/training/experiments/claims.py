@@ -30,8 +30,8 @@ NOTES = (
     "± is a 95 % interval that treats seeds and queries as two random samples (with one seed, queries alone); "
     "detectable is the smallest true difference that this design finds at p < .05 with a power of .8",
     "found: above zero at p < .05, by Holm over the verdicts; found, smaller: the interval also lies below the "
-    "published difference; opposite: below zero at p < .05; smaller than published: neither, and the interval lies below "
-    "the published difference; open: neither, and it does not; seen once: one training, which is no verdict",
+    "published difference; opposite: below zero at p < .05; smaller than published: neither, and the interval lies "
+    "below the published difference; open: neither, and it does not; seen once: one training, which is no verdict",
 )
 
 
