@@ -120,7 +120,7 @@ EARLIER: dict[str, Sequence[Earlier]] = {
     ],
 }
 PAGES = {
-    "papers.md": ["claims drbert-base", "rows drbert-base", "claims duobert", "split drbert-table3"],
+    "papers.md": [],
     "monobert.md": [
         "claims monobert",
         "verdicts markedbert",
@@ -130,17 +130,23 @@ PAGES = {
         "rows markedbert-depth BM25",
         "found-only",
         "gains markedbert",
+        "claims duobert",
     ],
     "drbert.md": [
         "claims drbert-table1",
         "rows drbert-table1",
         "claims drbert-cause",
         "rows drbert-cause",
-        "claims threshold",
+    ],
+    "results/papers/drbert.md": [
         "claims drbert-figure5",
         "claims drbert-noise",
         "claims drbert-noise medquad",
+        "claims threshold",
         "claims drbert-table3",
+        "split drbert-table3",
+        "claims drbert-base",
+        "rows drbert-base",
     ],
     "results/attention-rules/README.md": ["rules", "look-alikes"],
     "results/papers/earlier.md": ["monobert", "drbert", "marks", "recall", "documents", "one-layer"],
