@@ -124,21 +124,18 @@ PAGES = {
     "monobert.md": [
         "claims monobert",
         "verdicts markedbert",
-        "rows markedbert",
         "verdicts markedbert-depth",
         "rows markedbert-depth",
-        "rows markedbert-depth BM25",
-        "found-only",
         "gains markedbert",
-        "claims duobert",
     ],
+    "results/papers/monobert.md": ["rows markedbert", "rows markedbert-depth BM25", "found-only", "claims duobert"],
     "drbert.md": [
         "claims drbert-table1",
-        "rows drbert-table1",
         "claims drbert-cause",
         "rows drbert-cause",
     ],
     "results/papers/drbert.md": [
+        "rows drbert-table1",
         "claims drbert-figure5",
         "claims drbert-noise",
         "claims drbert-noise medquad",
@@ -332,7 +329,13 @@ def shown(effect: Effect) -> str:
 @cache
 def table(name: str) -> list[str]:
     """The lines of a table by its name in :data:`PAGES`."""
-    kinds = {"claims": suite_claims, "verdicts": suite_verdicts, "rows": suite_rows, "split": split_words, "gains": gains}
+    kinds = {
+        "claims": suite_claims,
+        "verdicts": suite_verdicts,
+        "rows": suite_rows,
+        "split": split_words,
+        "gains": gains,
+    }
     kind, *arguments = name.split()
     if name == "found-only":
         return found_only()
