@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
 import re
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from scipy.stats import t as student
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -115,6 +118,32 @@ def read_cached(path: Path) -> Rows:
     if path not in _CACHE:
         _CACHE[path] = read(path)
     return _CACHE[path]
+
+
+def test_the_values_that_were_kept_are_those_of_the_rankings() -> None:
+    data = (
+        Path(os.environ.get("RANKWELL_DATA", DOCS.parents[1] / "shared" / "data")) / "insuranceqa" / "qrels.valid.txt"
+    )
+    if not data.exists():
+        pytest.skip(f"no judgments at {data}")
+    judged = [line.split() for line in data.read_text(encoding="utf-8").splitlines()]
+    relevant = {(qid, docid) for qid, _, docid, grade in judged if int(grade) > 0}
+    values = read(KEPT / "drbert-cause.insuranceqa.RR10.csv.gz")
+    rows = {re.sub(r"[^A-Za-z0-9]+", "-", row): by_seed for row, by_seed in values.items()}
+    with tarfile.open(KEPT / "drbert-cause.insuranceqa.top10.tar.xz") as archive:
+        members = archive.getmembers()
+        assert len(members) == 12
+        for member in members:
+            name, _, seed = member.name.partition(".seed-")
+            file = archive.extractfile(member)
+            assert file is not None
+            gains = {}
+            for line in file.read().decode().splitlines():
+                qid, *docids = line.split("\t")
+                hits = [rank for rank, docid in enumerate(docids, 1) if (qid, docid) in relevant]
+                gains[qid] = 1 / hits[0] if hits else 0.0
+            kept = rows[name][int(seed.partition(".")[0])]
+            assert abs(sum(gains.values()) / len(kept) - kept.mean()) < 1e-4
 
 
 def test_the_differences_on_the_pages_are_those_of_scipy() -> None:
