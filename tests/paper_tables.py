@@ -16,7 +16,15 @@ import numpy as np
 
 from rankwell.core.arrays import Values
 from rankwell.evaluation.tables import as_markdown
-from rankwell.training.experiments.claims import Effect, claims_table, number, signed
+from rankwell.training.experiments.claims import (
+    Claim,
+    Effect,
+    claims_table,
+    corrected,
+    effect_of,
+    number,
+    signed,
+)
 from rankwell.training.experiments.experiment import read_suite
 from rankwell.training.experiments.tables import DEV, file_name
 from rankwell.training.recipe_reader import Override
@@ -27,6 +35,7 @@ KEPT = {
     "ccnu-document": ("medquad", "AP"),
     "ccnu-passage": ("insuranceqa", "AP"),
     "drbert-table3": ("insuranceqa", "RR"),
+    "documents": ("medquad", "AP"),
 }
 """The data and the measure of the files of a suite, where they are not InsuranceQA and RR@10."""
 FIRST = "BM25"
@@ -111,28 +120,36 @@ EARLIER: dict[str, Sequence[Earlier]] = {
     ],
 }
 PAGES = {
-    "papers.md": ["claims drbert-base", "rows drbert-base", "claims duobert", "split drbert-table3"],
+    "papers.md": [],
     "monobert.md": [
         "claims monobert",
         "verdicts markedbert",
-        "rows markedbert",
         "verdicts markedbert-depth",
         "rows markedbert-depth",
-        "rows markedbert-depth BM25",
-        "found-only",
+        "gains markedbert",
     ],
+    "results/papers/monobert.md": ["rows markedbert", "rows markedbert-depth BM25", "found-only", "claims duobert"],
     "drbert.md": [
         "claims drbert-table1",
+        "claims drbert-cause",
+        "rows drbert-cause",
+    ],
+    "results/papers/drbert.md": [
         "rows drbert-table1",
         "claims drbert-figure5",
         "claims drbert-noise",
         "claims drbert-noise medquad",
+        "claims threshold",
         "claims drbert-table3",
+        "split drbert-table3",
+        "claims drbert-base",
+        "rows drbert-base",
     ],
     "results/attention-rules/README.md": ["rules", "look-alikes"],
     "results/papers/earlier.md": ["monobert", "drbert", "marks", "recall", "documents", "one-layer"],
+    "results/papers/README.md": ["measures documents", "rows ccnu-passage"],
     "deepct.md": ["claims deepct", "rows deepct", "claims doc2query"],
-    "ccnu.md": ["claims ccnu-passage", "rows ccnu-passage", "claims ccnu-document"],
+    "ccnu.md": ["claims ccnu-passage", "claims ccnu-document", "claims documents"],
 }
 """The tables of each page, in order."""
 
@@ -169,9 +186,9 @@ def earlier_table(rows: Sequence[Earlier]) -> list[str]:
     for label, file, row, against in rows:
         path = RESULTS / f"{file}.csv.gz"
         ours, theirs = seeds_of(path, row), seeds_of(path, against)
-        effect, seeds = Effect.of(ours, theirs), max(len(ours.keys() & theirs.keys()), 1)
         if len(theirs) == 1:
-            seeds = len(ours)
+            theirs = dict.fromkeys(ours, *theirs.values())
+        effect, seeds = Effect.of(ours, theirs), len(ours.keys() & theirs.keys())
         digits = 1 if average(ours) > 1 else 3  # ranks, or measures
         gap = f"{signed(effect.mean, digits)} ± {number(effect.width, digits)}"
         means = f"{number(average(theirs), digits)} | {number(average(ours), digits)}"
@@ -192,25 +209,62 @@ def kept(suite: str, place: str = DEV, data: str | None = None) -> dict[str, dic
     return columns
 
 
+Judged = list[tuple[Claim, str, Effect]]
+
+
+def judged(suite: str, data: str | None = None) -> Judged:
+    """What a suite's claims come to, by claim and column."""
+    claims = read_suite(suite, [Override("data", "/data")]).suite.claims
+    return [
+        (claim, column, effect)
+        for claim in claims
+        for column, rows in kept(suite, claim.data, data).items()
+        if (effect := effect_of(rows, claim.row, claim.against)) is not None
+    ]
+
+
+def beside(kind: str, *arguments: str) -> list[Effect]:
+    """The effects of the other tables of verdicts on the same page, which are corrected together."""
+    name = " ".join((kind, *arguments))
+    (page,) = (names for names in PAGES.values() if name in names)
+    others = (other.split() for other in page if other != name)
+    return [effect for kind, *where in others if kind in ("claims", "verdicts") for *_, effect in judged(*where)]
+
+
 def suite_claims(suite: str, data: str | None = None) -> list[str]:
     """The table of claims that the suite itself writes."""
     claims = read_suite(suite, [Override("data", "/data")]).suite.claims
     places = {place: kept(suite, place, data) for place in {claim.data for claim in claims}}
-    columns = list(places[DEV])
+    columns = list(next(iter(places.values())))
     values = {(column, place): rows[column] for place, rows in places.items() for column in columns}
-    return as_markdown(claims_table(claims, columns, values)).split("\n\n")[0].splitlines()
+    others = beside("claims", suite, *([data] if data else []))
+    return as_markdown(claims_table(claims, columns, values, others)).split("\n\n")[0].splitlines()
 
 
 def suite_verdicts(suite: str) -> list[str]:
     """The same with a line for each claim and column, for suites of many columns."""
     lines = ["| claim | column | published | difference | detectable | verdict |", "|---|---|---:|---:|---:|---|"]
-    for claim in read_suite(suite, [Override("data", "/data")]).suite.claims:
-        for column, rows in kept(suite).items():
-            if claim.row in rows and claim.against in rows:
-                effect = Effect.of(rows[claim.row], rows[claim.against])
-                published = "" if claim.published is None else signed(claim.published)
-                cells = (claim.claim, column, published, shown(effect), number(effect.detectable))
-                lines.append(f"| {' | '.join(cells)} | {effect.verdict(claim.published)} |")
+    found = judged(suite)
+    p_values = corrected([*(effect for *_, effect in found), *beside("verdicts", suite)])
+    for (claim, column, effect), p in zip(found, p_values, strict=False):
+        published = "" if claim.published is None else signed(claim.published)
+        cells = (claim.claim, column, published, shown(effect), number(effect.detectable))
+        lines.append(f"| {' | '.join(cells)} | {effect.verdict(claim.published, p)} |")
+    return lines
+
+
+def gains(suite: str) -> list[str]:
+    """MarkedBERT's Table 2 and Figure 2: queries that gain and lose by marks, and the gain by length of query."""
+    ((_, words),) = seeds_of(RESULTS / "papers" / "table1.insuranceqa.RR10.csv.gz", "words").items()
+    lengths = [(str(n), words == n) for n in range(3, 10)] + [("10+", words >= 10)]
+    heads = ["column", "gain", "tie", "loss", *(f"{label} words" for label, _ in lengths)]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    for column, rows in kept(suite).items():
+        seeds = rows["marked"].keys() & rows["BERT"].keys()
+        gap = np.mean([rows["marked"][seed] - rows["BERT"][seed] for seed in seeds], axis=0)
+        cells = [str(int(count.sum())) for count in (gap > 0, gap == 0, gap < 0)]
+        cells += [signed(float(gap[chosen[: len(gap)]].mean())) for _, chosen in lengths]
+        lines.append(f"| {column} | {' | '.join(cells)} |")
     return lines
 
 
@@ -227,6 +281,16 @@ def suite_rows(suite: str, place: str = DEV) -> list[str]:
             deviation = f" ± {number(float(np.std(means, ddof=1)))}" if len(means) > 1 else ""
             cells += [number(float(np.mean(means)), 4) + deviation, str(len(means))] if means else ["", ""]
         lines.append(f"| {row} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def measures(suite: str) -> list[str]:
+    """The means of a suite's rows in each measure that was kept."""
+    data, names = KEPT[suite][0], ("AP", "nDCG", "P10")
+    files = [read_values(RESULTS / "papers" / f"{suite}.{data}.{name}.csv.gz") for name in names]
+    lines = ["| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+    for row in files[-1]:
+        lines.append(f"| {row} | " + " | ".join(number(average(rows[row]), 4) for rows in files) + " |")
     return lines
 
 
@@ -276,7 +340,14 @@ def shown(effect: Effect) -> str:
 @cache
 def table(name: str) -> list[str]:
     """The lines of a table by its name in :data:`PAGES`."""
-    kinds = {"claims": suite_claims, "verdicts": suite_verdicts, "rows": suite_rows, "split": split_words}
+    kinds = {
+        "claims": suite_claims,
+        "verdicts": suite_verdicts,
+        "rows": suite_rows,
+        "split": split_words,
+        "gains": gains,
+        "measures": measures,
+    }
     kind, *arguments = name.split()
     if name == "found-only":
         return found_only()

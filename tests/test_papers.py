@@ -44,6 +44,15 @@ def test_the_share_that_noise_reduction_drops_is_that_of_the_file() -> None:
     assert min(shares) > 0.02  # the limit that the page names
 
 
+def test_the_shares_above_each_threshold_are_those_of_the_file() -> None:
+    path = DOCS / "results" / "papers" / "noise-rates.insuranceqa-aside.json"
+    (rows,) = json.loads(path.read_text(encoding="utf-8")).values()
+    page = " ".join((DOCS / "drbert.md").read_text(encoding="utf-8").split())
+    assert f"while .9 drops {100 * min(rows['0.9']):.1f} to {100 * max(rows['0.9']):.1f} %" in page
+    assert rows["0.99"] == rows["0.999"] == [0.0]
+    assert "there .99 and .999 drop nothing" in page
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_are_short(page: str) -> None:
     assert len((DOCS / page).read_text(encoding="utf-8").split()) <= 1500

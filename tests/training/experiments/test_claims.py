@@ -14,7 +14,7 @@ from tests.paper_tables import read_values
 
 from rankwell import sample
 from rankwell.corpus.formats import read_run
-from rankwell.training.experiments.claims import Claim, Effect, claims_table, student_t_quantile
+from rankwell.training.experiments.claims import Claim, Effect, claims_table, effect_of, student_t_quantile
 from rankwell.training.experiments.experiment import read_suite, run_experiment
 from rankwell.training.recipe_reader import Override
 
@@ -25,29 +25,54 @@ def test_an_effect_counts_seeds_and_queries_as_two_samples() -> None:
     effect = Effect.of(ours, {seed: np.zeros(3) for seed in ours})
     assert (effect.mean, effect.error**2, effect.freedom) == pytest.approx((3.0, 4 / 3, 1.684211), abs=1e-6)
     assert student_t_quantile(0.05, 2) == pytest.approx(4.303, abs=1e-3)
-    # A row with one seed, as a first stage has, is compared with each seed of the other.
-    assert Effect.of(ours, {0: np.zeros(3)}) == effect
+    # A first stage, which has no seed, is compared with each seed of the other.
+    assert effect_of({"lists": ours, "first stage": {0: np.zeros(3)}}, "lists", "first stage") == effect
+
+
+def test_one_training_beside_three_is_one_training() -> None:
+    rows = {"lists": {seed: np.array([1.0, 2, 3]) + seed for seed in (1, 2, 3)}, "BERT": {2: np.zeros(3)}}
+    effect = effect_of(rows, "lists", "BERT")
+    assert effect is not None
+    assert (effect.seeds, effect.mean, effect.verdict(None)) == (1, 4.0, "seen once")
+    assert effect_of({**rows, "BERT": {7: np.zeros(3)}}, "lists", "BERT") is None
+
+
+def test_verdicts_of_a_table_are_corrected_together_without_those_seen_once() -> None:
+    gaps, queries = np.array([-0.1, 0.0, 0.1]), np.array([0.9, 1.0, 1.1, 1.0])
+    rows = {
+        "BERT": dict.fromkeys((1, 2, 3), np.zeros(4)),
+        "lists": {seed: queries * 0.4 + gap for seed, gap in zip((1, 2, 3), gaps, strict=True)},
+        "once": {1: np.ones(4)},
+    }
+    claims = [Claim(claim=row, row=row, against="BERT") for row in ("lists", "once")]
+    alone = claims_table(claims, [""], {("", "dev"): rows})
+    assert [row[5].text for row in alone.rows] == ["found", "seen once"]
+    effect = Effect.of(rows["lists"], rows["BERT"])
+    assert 0.01 < effect.p < 0.05
+    beside = claims_table(claims, [""], {("", "dev"): rows}, [effect] * 4)
+    assert [row[5].text for row in beside.rows] == ["open", "seen once"]
 
 
 def test_an_effect_of_one_seed_is_that_of_a_paired_test() -> None:
     effect = Effect.of({1: np.array([1.0, 2, 3])}, {1: np.zeros(3)})
     assert (effect.mean, effect.error, effect.freedom) == pytest.approx((2.0, (1 / 3) ** 0.5, 2))
-    assert effect.verdict(None).endswith(", one seed")
+    assert effect.verdict(None) == "seen once"
 
 
 @pytest.mark.parametrize(
     ("mean", "error", "published", "verdict"),
     [
-        (0.02, 0.001, 0.03, "reproduced"),
-        (0.0, 0.001, 0.03, "not reproduced"),
+        (0.03, 0.001, 0.03, "found"),
+        (0.03, 0.001, None, "found"),
+        (0.02, 0.001, 0.03, "found, smaller"),
+        (-0.02, 0.001, 0.03, "opposite"),
+        (-0.02, 0.001, None, "opposite"),
+        (0.0, 0.001, 0.03, "smaller than published"),
         (0.0, 0.1, 0.03, "open"),
         (0.0, 0.1, None, "open"),
-        (-0.02, 0.001, None, "not reproduced"),
     ],
 )
-def test_a_verdict_is_open_where_the_interval_holds_zero_and_the_published_effect(
-    mean: float, error: float, published: float | None, verdict: str
-) -> None:
+def test_a_verdict_says_sign_and_size(mean: float, error: float, published: float | None, verdict: str) -> None:
     assert Effect(mean, error, 50).verdict(published) == verdict
 
 
@@ -104,7 +129,9 @@ def test_a_suite_makes_its_start_its_columns_and_its_verdicts(suite: Path, tmp_p
         rows = list(csv.reader(file))
     assert rows[0][3:] == ["as published", "detectable", "verdict", "at equal training", "detectable", "verdict"]
     assert [row[0] for row in rows[1:]] == ["lists", "re-ranking"]
-    assert {row[column] for row in rows[1:] for column in (5, 8)} <= {"reproduced", "not reproduced", "open"}
+    assert {row[column] for row in rows[1:] for column in (5, 8)} <= {
+        *("found", "found, smaller", "opposite", "smaller than published", "open")
+    }
     # The kept values give the same table.
     files = {column: f"values.dev-{column.replace(' ', '-')}.RR-10.csv.gz" for column in experiment.columns}
     again = {(column, "dev"): read_values(out / name) for column, name in files.items()}

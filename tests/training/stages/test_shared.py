@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import rankwell.sample
 from rankwell.core.errors import RankwellError
@@ -120,6 +121,19 @@ def test_each_stage_learns(trained: tuple[Path, Trained]) -> None:
     gap = json.loads((folder / "domain-gap.json").read_text())
     assert 0 < gap["gap"] < 1
     assert (folder / "model" / "model.safetensors").is_file()
+
+
+def test_a_stage_can_start_from_what_was_pre_trained(data: Path, start: Path, tmp_path: Path) -> None:
+    changes: dict[str, object] = {"stages.pretrain.max_steps": 2}
+    changes |= {f"stages.{stage}.max_steps": 1 for stage in ("pointwise", "listwise")}
+    changes |= {"stages.listwise.start": "pretrained", "stages.listwise.learning_rate": 1e-12}
+    trained, _ = run(data, start, tmp_path / "out", **changes)
+    models = {done.stage.kind: done.result.model for done in trained.work.done}
+    weights = {kind: load_file(str(model / "model.safetensors")) for kind, model in models.items() if model}
+    name = next(name for name in weights["listwise"] if name.endswith("layer.0.attention.self.query.weight"))
+    (before,) = (tensor for key, tensor in weights["pretrain"].items() if key.endswith(name.removeprefix("bert.")))
+    assert torch.allclose(weights["listwise"][name], before, atol=1e-8)
+    assert not torch.allclose(weights["pointwise"][name], before, atol=1e-5)
 
 
 def test_pre_training_is_measured_on_held_out_passages(

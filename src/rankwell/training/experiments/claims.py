@@ -16,20 +16,22 @@ from pydantic import Field
 
 from rankwell.core.arrays import Values
 from rankwell.core.files import atomic_text
-from rankwell.evaluation.significance import student_t_p
+from rankwell.evaluation.significance import holm, student_t_p
 from rankwell.evaluation.tables import Cell, Table, name_cell
 from rankwell.training.options import Options
+from rankwell.training.results import FIRST_STAGE
 
 Seeds = Mapping[int, Values]
 """The values of a row by seed, each with the same queries in the same order."""
 Rows = Mapping[str, Seeds]
 
-POWER = 0.8
+POWER, LEVEL = 0.8, 0.05
 NOTES = (
     "± is a 95 % interval that treats seeds and queries as two random samples (with one seed, queries alone); "
     "detectable is the smallest true difference that this design finds at p < .05 with a power of .8",
-    "reproduced: the interval lies above zero; not reproduced: it reaches zero or less and stays below the published "
-    "difference (without one: it lies below zero); open: it holds both",
+    "found: above zero at p < .05, by Holm over the verdicts; found, smaller: the interval also lies below the "
+    "published difference; opposite: below zero at p < .05; smaller than published: neither, and the interval lies "
+    "below the published difference; open: neither, and it does not; seen once: one training, which is no verdict",
 )
 
 
@@ -48,8 +50,7 @@ class Effect:
     """A difference between two rows, with seeds and queries both drawn at random.
 
     Every query meets every seed, so the variance of the mean is that of the crossed design (Clark, 1973): the mean
-    squares of seeds and queries less that of the rest, with Satterthwaite's degrees of freedom. A row with one seed
-    only, such as a first stage, is compared with each seed of the other.
+    squares of seeds and queries less that of the rest, with Satterthwaite's degrees of freedom.
     """
 
     mean: float
@@ -60,11 +61,7 @@ class Effect:
     @classmethod
     def of(cls, ours: Seeds, theirs: Seeds) -> Effect:
         """``ours`` less ``theirs``, on the seeds that both have."""
-        common = sorted(ours.keys() & theirs.keys())
-        if min(len(ours), len(theirs)) == 1:
-            gaps = np.array([a - b for a in ours.values() for b in theirs.values()])
-        else:
-            gaps = np.array([ours[seed] - theirs[seed] for seed in common])
+        gaps = np.array([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
         seeds, queries = gaps.shape
         mean, by_seed, by_query = gaps.mean(), gaps.mean(1, keepdims=True), gaps.mean(0, keepdims=True)
         of_queries = seeds * float(((by_query - mean) ** 2).sum()) / (queries - 1)
@@ -88,11 +85,40 @@ class Effect:
         """The smallest true difference that would be found at p < .05 with a power of .8."""
         return self.width + student_t_quantile(2 * (1 - POWER), self.freedom) * self.error
 
-    def verdict(self, published: float | None) -> str:
-        """Whether an effect that the paper found positive is found here, too; of one seed, no more than that."""
-        found = "not reproduced" if self.mean + self.width < (published or 0) else "open"
-        found = "reproduced" if self.mean - self.width > 0 else found
-        return f"{found}, one seed" if self.seeds == 1 else found
+    @property
+    def p(self) -> float:
+        """The two-sided p-value of no difference."""
+        return student_t_p(self.mean / self.error, self.freedom) if self.error else float(self.mean == 0)
+
+    def verdict(self, published: float | None, p: float | None = None) -> str:
+        """What became of an effect that the paper found positive; ``p`` is corrected for other verdicts."""
+        if self.seeds == 1:
+            return "seen once"
+        below = published is not None and self.mean + self.width < published
+        if (self.p if p is None else p) >= LEVEL:
+            return "smaller than published" if below else "open"
+        if self.mean < 0:
+            return "opposite"
+        return "found, smaller" if below else "found"
+
+
+def effect_of(rows: Rows, row: str, against: str) -> Effect | None:
+    """The difference between two rows, None without a seed that both have.
+
+    A first stage, which is not trained, is compared with each seed.
+    """
+    ours, theirs = rows.get(row, {}), rows.get(against, {})
+    if against == FIRST_STAGE:
+        theirs = dict.fromkeys(ours, *theirs.values()) if theirs else {}
+    elif row == FIRST_STAGE:
+        ours = dict.fromkeys(theirs, *ours.values()) if ours else {}
+    return Effect.of(ours, theirs) if ours.keys() & theirs.keys() else None
+
+
+def corrected(effects: Sequence[Effect]) -> list[float]:
+    """The p-values by Holm, which counts those of several trainings only."""
+    several = iter(holm([effect.p for effect in effects if effect.seeds > 1]))
+    return [next(several) if effect.seeds > 1 else effect.p for effect in effects]
 
 
 def student_t_quantile(p: float, freedom: float) -> float:
@@ -104,25 +130,37 @@ def student_t_quantile(p: float, freedom: float) -> float:
     return low
 
 
-def claims_table(claims: Sequence[Claim], columns: Sequence[str], values: Mapping[tuple[str, str], Rows]) -> Table:
+def claims_table(
+    claims: Sequence[Claim],
+    columns: Sequence[str],
+    values: Mapping[tuple[str, str], Rows],
+    beside: Sequence[Effect] = (),
+) -> Table:
     """For each claim what the paper reports and, for each column that has both rows, what was measured.
 
-    ``values`` are those of each column on each data set that a claim is about.
+    ``values`` are those of each column on each data set that a claim is about. The verdicts are corrected for each
+    other and for ``beside``, the effects of other tables on the same page.
     """
+    effects = {
+        (claim, column): effect
+        for claim in claims
+        for column in columns
+        if (effect := effect_of(values[column, claim.data], claim.row, claim.against)) is not None
+    }
+    p_values = dict(zip(effects, corrected([*effects.values(), *beside]), strict=False))
     rows = []
     for claim in claims:
         published = "" if claim.published is None else signed(claim.published)
         cells = [name_cell(claim.claim), name_cell(f"{claim.row} − {claim.against}"), Cell(claim.published, published)]
         for column in columns:
-            measured = values[column, claim.data]
-            if claim.row not in measured or claim.against not in measured:
+            effect = effects.get((claim, column))
+            if effect is None:
                 cells += [Cell(None, "")] * 3
                 continue
-            effect = Effect.of(measured[claim.row], measured[claim.against])
             cells += [
                 Cell(effect.mean, f"{signed(effect.mean)} ± {number(effect.width)}"),
                 Cell(effect.detectable, number(effect.detectable)),
-                name_cell(effect.verdict(claim.published)),
+                name_cell(effect.verdict(claim.published, p_values[claim, column])),
             ]
         rows.append(tuple(cells))
     heads = [head for name in columns for head in (name or "here", "detectable", "verdict")]

@@ -41,10 +41,10 @@ class ListOptions(DevOptions):
         description="Train only on relevant documents that the first stage found (true), on all judged relevant "
         "(false), or only on those found if more than 5 % were missed (auto).",
     )
-    start: Literal["previous", "first_stage"] = Field(
+    start: Literal["previous", "first_stage", "pretrained"] = Field(
         default="previous",
-        description="Weights to start from: those of the stage before, or those of the bi-encoder that finds the "
-        "candidates (with a new head).",
+        description="Weights to start from: those of the stage before, those of the bi-encoder that finds the "
+        "candidates, or those of `pretrain` (without it, of the start checkpoint); the last two with a new head.",
     )
     loss: str = Field(default="pointwise", description="Loss function; see docs/recipes.md#losses.")
     loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss, such as `margin`.")

@@ -23,6 +23,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
+from rankwell.models.checkpoints.names import find_model
 from rankwell.models.foreign import PairModel
 from rankwell.models.new_heads import start_listwise_head
 from rankwell.rank.engines.torch_engine import TorchEngine
@@ -82,6 +83,9 @@ def start_of(work: Work, stage: RecipeStage[ListOptions]) -> Path | None:
     """The checkpoint that a stage's option ``start`` names; None: that of the stage before."""
     if stage.options.start == FIRST_STAGE_ENCODER:
         return find_encoder(work, stage, FIRST_STAGE_ENCODER)
+    if stage.options.start == "pretrained":
+        pretrained = [done.result.model for done in work.done if done.stage.kind == "pretrain"]
+        return pretrained[-1] if pretrained else find_model(work.recipe.model.start)
     return None
 
 
