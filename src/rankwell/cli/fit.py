@@ -103,5 +103,5 @@ def fit(
             previous=previous,
             queries_from=queries_from,
             runs=run or (),
-            say=partial(print, flush=True),  # so that a log shows each rung when it is done
+            say=partial(print, flush=True),  # so that a log shows each step when it is done
         )
