@@ -27,12 +27,12 @@ from graph_peers import find_graphs, use_graph
 from harness import DATA, Table, clock_and_cpu, machine, make_parser, minilm_checkpoint, write_json
 from rankwell import Index
 from rankwell.corpus.datasets import open_dataset
-from rankwell.models.devices import DTypeName, is_fast_in_bf16
+from rankwell.models.devices import Precision, is_fast_in_bf16
 from rankwell.rank.ranker import Ranker
 
 Pairs = list[tuple[str, str]]
 Predict = Callable[[Pairs], np.ndarray[Any, Any]]
-PRECISIONS: list[DTypeName] = ["fp32", "int8", "bf16"] if is_fast_in_bf16() else ["fp32", "int8"]
+PRECISIONS: list[Precision] = ["fp32", "int8", "bf16"] if is_fast_in_bf16() else ["fp32", "int8"]
 BATCHES = (8, 32, 100)
 PACKAGES = ("torch", "sentence-transformers", "transformers", "onnxruntime", "openvino", "numba")
 SPLITS = {"wiki": "questions.dev", "medquad": "dev", "insuranceqa": "valid"}

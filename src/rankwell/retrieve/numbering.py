@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from rankwell.core.arrays import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.store import NumberedDocuments
 from rankwell.retrieve.bm25 import Hits
+
+BLOCK = 256  # queries whose documents' ids are looked up together
 
 
 def join_hits(documents: NumberedDocuments, parts: Sequence[Hits], k: int, *, ordered: bool = True) -> Hits:
@@ -62,7 +65,7 @@ def _order_ties(documents: NumberedDocuments, numbers: Rows, scores: Scores, wid
 
 
 class NumberedRun(Run):
-    """A run that holds documents by number; a ranking's ids are looked up when it is first read.
+    """A run that holds documents by number; ids are looked up when they are first read, those of many queries at once.
 
     ``batches`` are queries with their hits; a query without hits is not in the run.
     """
@@ -71,9 +74,14 @@ class NumberedRun(Run):
         super().__init__(name=name)
         self.documents = documents
         self._hits: dict[str, tuple[Rows, Scores]] = {}
+        self._blocks: dict[str, list[str]] = {}
+        block: list[str] = []
         for queries, hits in batches:
             for row, (query, count) in enumerate(zip(queries, hits.counts.tolist(), strict=True)):
                 if count:
+                    block = block if len(block) < BLOCK else []
+                    block.append(query.qid)
+                    self._blocks[query.qid] = block
                     self._hits[query.qid] = hits.numbers[row, :count], hits.scores[row, :count]
 
     def numbered(self, qid: str) -> tuple[Rows, Scores]:
@@ -82,8 +90,11 @@ class NumberedRun(Run):
 
     def __getitem__(self, qid: str) -> Ranking:
         if qid not in self._rankings:
-            numbers, scores = self._hits[qid]
-            self._rankings[qid] = Ranking(tuple(self.documents.docids(numbers)), scores)
+            hits = [self._hits[name] for name in self._blocks[qid]]
+            unique, places = np.unique(np.concatenate([numbers for numbers, _ in hits]), return_inverse=True)
+            docids = iter(np.array(self.documents.docids(unique), object)[places].tolist())
+            for name, (numbers, scores) in zip(self._blocks[qid], hits, strict=True):
+                self._rankings[name] = Ranking(tuple(islice(docids, len(numbers))), scores)
         return self._rankings[qid]
 
     def __contains__(self, qid: object) -> bool:

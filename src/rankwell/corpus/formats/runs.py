@@ -135,12 +135,13 @@ def write_run(run: Run, path: FilePath, *, format: Literal["trec", "msmarco"] = 
 
 
 def trec_lines(run: Run, path: FilePath) -> Iterator[str]:
-    """The lines of a TREC file; ``path`` is its name in errors."""
+    """The lines of a TREC file, those of a query together; ``path`` is its name in errors."""
     name = writable_id(path, "run name", run.name)
     for qid, ranking in run.items():
         writable_ids(path, qid, ranking.docids)
-        for rank, (docid, score) in enumerate(zip(ranking.docids, decimals(ranking.scores), strict=True), 1):
-            yield f"{qid} Q0 {docid} {rank} {score} {name}\n"
+        rows = enumerate(zip(ranking.docids, decimals(ranking.scores), strict=True), 1)
+        if lines := "".join([f"{qid} Q0 {docid} {rank} {score} {name}\n" for rank, (docid, score) in rows]):
+            yield lines
 
 
 def _msmarco_lines(run: Run, path: FilePath) -> Iterator[str]:
