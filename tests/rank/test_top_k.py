@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rankwell.models.vector_layers import top_k  # noqa: E402
+from rankwell.rank.vector_search import top_k  # noqa: E402
 
 
 @pytest.mark.parametrize("size", [7, 127, 2560, 2561, 30522])
