@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -72,7 +73,8 @@ def write_recipes(sources: Path, folder: Path) -> None:
         if earlier:
             stages = {stage: {"kind": stage} if "tune" in kind.values() else kind for stage, kind in stages.items()}
         tree = {"data": data, "model": model, "first_stage": {"depth": 10}, "evaluate": {"depth": 3}, "seed": 7}
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump({**tree, "stages": stages}, sort_keys=False))
+        recipe = json.loads(json.dumps({**tree, "stages": stages}))  # copied: recipes take no aliases of YAML
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
 
 
 def commands(sources: Path) -> dict[str, list[str]]:
