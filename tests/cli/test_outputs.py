@@ -94,6 +94,25 @@ def test_a_reader_that_stops_early_is_no_error(
     assert [line for line in done.stderr.splitlines() if not line.startswith("-: ")] == []  # the report on --out -
 
 
+def test_an_output_of_another_encoding_still_holds_json(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"id": "é", "text": "Bees 🐝 hum — softly"}\n', encoding="utf-8")
+    command = f"{BINARY} index c.jsonl --out i && {BINARY} search i bees --json"
+    whole = {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"} | os.environ
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=whole, capture_output=True, text=True)
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert line.isascii()
+    assert "Bees 🐝 hum — softly" in json.dumps(json.loads(line), ensure_ascii=False)
+
+
+def test_names_with_line_ends_are_one_line_of_an_error(rankwell: Rankwell) -> None:
+    Path("my\nnotes").mkdir()
+    Path("my\nnotes/bees.txt").write_text("bees")
+    Path("my\nnotes/x.pdf").write_text("%PDF")
+    done = rankwell("index", "my\nnotes", "--out", "i")
+    assert done.err.startswith("rankwell: my\\nnotes: other files are not read (1 .pdf)")
+    assert done.err.count("\n") == 1
+
+
 def test_reports_do_not_mix_with_the_output(rankwell: Rankwell, index: Path, queries: Path, qrels: Path) -> None:
     Path("q.tsv").write_text("q1\twho found the bees\n")
     typed = rankwell("types", "q.tsv", "--out", "-")

@@ -258,6 +258,12 @@ class TestLanguages:
         assert [text[word.begin : word.end] for word in words] == ["ประเทศไทย", "มี", "ผึ้ง", "bees"]
         assert Analyzer.of("th").terms_batch(["", "ผึ้ง", "é" * 300]) == [[], ["ผึ้ง"], ["é" * 127]]
 
+    @pytest.mark.parametrize("language", sorted(code for code, row in LANGUAGES.items() if row.words == "icu"))
+    def test_half_a_surrogate_pair_is_no_word(self, language: str) -> None:
+        pytest.importorskip("icu4py")
+        words = Analyzer.of(language).words("\u200b\0\ud800bee ก\udfff ข")
+        assert [(word.text, word.begin) for word in words] == [("bee", 3), ("ก", 7), ("ข", 10)]
+
     def test_a_plugin_can_find_the_words(self) -> None:
         SEGMENTERS.register("letters")(lambda text, language: iter(text))
         try:

@@ -56,6 +56,21 @@ def test_pairs_that_were_hardly_shown_are_dropped(tmp_path: Path) -> None:
     assert line == "clicks on 6 pairs of query and document: 5 used, 1 dropped (fewer than 10 impressions)"
 
 
+@pytest.mark.parametrize("row", [f"q,a,{10**20},10,1", f"q,a,1,{10**19},1", f"q,a,1,{9 * 10**18},{9 * 10**18}"])
+def test_numbers_that_no_log_holds_are_refused(tmp_path: Path, row: str) -> None:
+    (tmp_path / "clicks.csv").write_text(f"{HEADER}q,a,2,10,1\n{row}\n")
+    with pytest.raises(InputError, match="line 3: position .* nothing over 1,000,000,000"):
+        read_clicks(tmp_path / "clicks.csv")
+
+
+def test_a_table_without_rows_is_empty(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {name: pyarrow.array([], pyarrow.string()) for name in HEADER.strip().split(",")}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "clicks.parquet")
+    with pytest.raises(InputError, match="is empty, expected clicks"):
+        read_clicks(tmp_path / "clicks.parquet")
+
+
 @pytest.mark.parametrize("rows", ["q,a,1,20,0\nq,b,2,20,0\n", "q,a,1,0,0\n"])
 def test_without_clicks_nothing_is_relevant(tmp_path: Path, rows: str) -> None:
     (tmp_path / "clicks.csv").write_text(HEADER + rows)

@@ -312,6 +312,11 @@ def test_columnar_files(kind: str, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(InputError, match=rf"a\.{kind}: not a readable"):
         read_documents(path)
+    if kind == "parquet":  # Feather writes no such table
+        texts = pyarrow.array(["a"])
+        write(pyarrow.table([texts, texts, texts], names=["_id", "text", "text"]), path)
+        with pytest.raises(InputError, match="several columns are called 'text'; rename all but one"):
+            read_documents(path)
 
 
 def test_data_sets_of_hugging_face(file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,6 +365,8 @@ def test_a_page_of_broken_markup_is_read_in_a_moment(part: str) -> None:
         ('<p title=""">stray quote</p> after', "stray quote\nafter"),
         ("before <b unfinished", "before"),
         ("<style>p > a { }</style><!DOCTYPE html><?php ?>text", "text"),
+        ("&#65;&#x42;&#00067; &#0; &#; &#x110000;", "ABC \ufffd &#; \ufffd"),
+        (f"a&#{'0' * 5000}66;c &#{'9' * 5000};", "aBc \ufffd"),
     ],
 )
 def test_a_page_is_read_as_browsers_do(page: str, text: str) -> None:

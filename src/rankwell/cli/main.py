@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
 import inspect
+import io
+import json
 import os
 import pkgutil
 import sys
@@ -136,9 +139,20 @@ def _show_warning(
     progress.clear()
     if Path(filename).is_relative_to(PACKAGE):
         kind = "" if issubclass(category, Notice) else "warning: "
-        print(f"rankwell: {kind}{message}", file=sys.stderr)
+        _complain(f"{kind}{message}")
     else:
         default(message, category, filename, *rest)
+
+
+def _complain(message: str) -> None:
+    """Print one line on standard error, whatever the names in it contain."""
+    print("rankwell:", message.replace("\r", "\\r").replace("\n", "\\n"), file=sys.stderr)
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """Characters that the output's encoding lacks as JSON writes them, so that JSON stays readable."""
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 with warnings.catch_warnings():  # of plugins
@@ -171,6 +185,9 @@ def main() -> None:
     progress.show_in_log()
     # Imports and the compiler create many objects that stay; looking for garbage among them slows short commands.
     gc.set_threshold(50_000)
+    codecs.register_error("escape", _escape)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="escape")
     try:
         with interruptible(), warnings.catch_warnings(), reading_pipes_once():
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
@@ -195,16 +212,16 @@ def main() -> None:
                 message += (
                     f", for example {command} {' '.join(sys.argv[2:3])} --out {(sys.argv[3:4] or ['my-output'])[0]}"
                 )
-            print(f"rankwell: {message} (see {command} --help)", file=sys.stderr)
+            _complain(f"{message} (see {command} --help)")
         sys.exit(error.exit_code)
     except RankwellError as error:
-        print(f"rankwell: {error}", file=sys.stderr)
+        _complain(str(error))
         sys.exit(2)
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        print(f"rankwell: {MissingExtraError(str(error.name), extra, 'this command')}", file=sys.stderr)
+        _complain(str(MissingExtraError(str(error.name), extra, "this command")))
         sys.exit(2)
     except BrokenPipeError:
         # The reader of the output (head, less) has closed it: not an error.
@@ -213,5 +230,5 @@ def main() -> None:
     except OSError as error:  # the disk failed
         if error.errno not in DISK_ERRORS or error.filename is None:
             raise
-        print(f"rankwell: {os.fsdecode(error.filename)}: {system_reason(error)}", file=sys.stderr)
+        _complain(f"{os.fsdecode(error.filename)}: {system_reason(error)}")
         sys.exit(2)

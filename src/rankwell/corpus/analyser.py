@@ -54,6 +54,7 @@ NAMED_TEXTS = 0.1
 """Texts have names in code if more than this share of them does."""
 _NAME_IN_CODE = re.compile(r"[^\W\d]_[^\W\d]|[a-z][A-Z]|\w\.\w+\(")
 # What step 1 turns into -logi or -bli.
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 _LOGI_OR_BLI = re.compile(r"(log|bl)(?:ies|[iy](?:ed|ing)?s?)$")
 
 
@@ -235,7 +236,9 @@ class Analyzer(BaseModel):
         """As :meth:`spans`, by the segmenter: its parts that begin with a letter or digit, cut as other words are."""
         segment, spans, counts, at = SEGMENTERS[self.segmenter or ""], [], np.empty(len(ends), np.int64), 0
         for number, end in enumerate(ends.tolist()):
-            for part in segment(text[at:end].tobytes().decode("utf-8", "replace"), self.language):
+            # Half a surrogate pair, which ICU cannot read, gets a character that takes as many bytes.
+            readable = _HALF_PAIR.sub("\ufffd", text[at:end].tobytes().decode("utf-8", "surrogatepass"))
+            for part in segment(readable, self.language):
                 if part[:1].isalnum():
                     cut = part.encode()[:MAX_WORD_BYTES].decode("utf-8", "ignore")  # not within a character
                     spans.append((at, at + len(cut.encode())))

@@ -22,8 +22,9 @@ import numpy as np
 from rankwell.core.errors import RankwellError, excerpt
 from rankwell.corpus.metadata import Column, Mask, encode_value
 
-DEEPEST, MOST = 50, 1000
-"""How deep filters may be nested, and how many comparisons they may have, each of which looks at all documents."""
+DEEPEST, MOST, LONGEST_NUMBER = 50, 1000, 308
+"""How deep filters may be nested, how many comparisons they may have, each of which looks at all documents, and how
+many characters a whole number may have."""
 _TOKEN = re.compile(
     r"""\s*+(?:(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
     |(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
@@ -177,7 +178,8 @@ class _Parser:
         kind, token = self._kind, self._token
         value: Any = None
         if kind == "number":
-            value = float(token) if re.search(r"[.eE]", token) else int(token)
+            # Python refuses to read a whole number of thousands of digits; as a float it is too large for a filter.
+            value = float(token) if len(token) > LONGEST_NUMBER or re.search(r"[.eE]", token) else int(token)
         elif kind == "text":
             value = re.sub(rf"\\(.)|{token[0]}{token[0]}", lambda found: found[1] or token[0], token[1:-1])
         elif kind == "word" and token in ("true", "false"):

@@ -40,6 +40,7 @@ _BLOCKS = frozenset(
 _SKIPPED = frozenset("template noscript svg".split())
 _RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style", "title")}
 """Elements whose contents are no markup, and where they end."""
+_DECIMAL = re.compile(r"&#0*(\d+)")  # Python refuses to read thousands of digits
 _TAG = re.compile(r"""<(/?)([a-zA-Z][^\s/>]*+)(?:[^>"'=]|=\s*"[^"]*"|=\s*'[^']*'|["'=])*+(>?)""")
 
 
@@ -124,7 +125,7 @@ def read_page(page: str) -> tuple[str, str]:
         if begin != place:
             begin = end if begin < 0 else begin
             if not skipped:
-                parts.append(unescape(page[place:begin]))
+                parts.append(_unescape(page[place:begin]))
             place = begin
             continue
         tag = _TAG.match(page, place)
@@ -141,11 +142,16 @@ def read_page(page: str) -> tuple[str, str]:
         elif name in _RAW:
             close = _RAW[name].search(page, place)
             contents, place = page[place : close.start() if close else end], close.start() if close else end
-            title += [unescape(contents)] * (name == "title" and not skipped)
+            title += [_unescape(contents)] * (name == "title" and not skipped)
         elif name in _SKIPPED and name not in skipped:
             skipped.append(name)
     lines = (" ".join(line.split()) for line in "".join(parts).split("\n"))
     return " ".join("".join(title).split()), "\n".join(line for line in lines if line)
+
+
+def _unescape(text: str) -> str:
+    """``text`` with the characters that ``&amp;``, ``&#38;`` and the like stand for."""
+    return unescape(_DECIMAL.sub(lambda found: found[0][:2] + found[1][:8], text))
 
 
 def _skip_markup(page: str, place: int) -> tuple[int, str]:

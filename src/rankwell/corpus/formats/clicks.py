@@ -31,6 +31,8 @@ FIELDS = {
     "impressions": ("impressions", "impression", "views", "shown"),
     "clicks": ("clicks", "clicked", "click"),
 }
+MOST = 10**9
+"""The largest position, and impressions, of a row."""
 LEAST_IMPRESSIONS = 10
 """Pairs that were shown less often are not judged."""
 STARTS = tuple((decay, ratio) for decay in (1.0, 0.5) for ratio in (3.0, 10.0))
@@ -57,12 +59,14 @@ def read_clicks(path: FilePath) -> tuple[Qrels, str]:
                 raise InputError(path, number, f"clicks: no field for the {name}; found {', '.join(values)}")
         counts = {name: whole(path, number, name, value) for name, value in values.items()}
         position, times = counts["position"], counts.get("impressions", 1)
-        if position < 1 or not 0 <= counts["clicks"] <= times:
-            problem = f"position {position}, {counts['clicks']} clicks on {times} impressions"
-            raise InputError(path, number, f"{problem}; expected positions from 1, and no more clicks than impressions")
+        if not (1 <= position <= MOST and 0 <= counts["clicks"] <= times <= MOST):
+            problem = f"position {position}, {counts['clicks']} clicks on {times} impressions; expected positions from "
+            raise InputError(path, number, f"{problem}1, no more clicks than impressions, and nothing over {MOST:,}")
         at = shown.setdefault((qid, docid), {})
         seen, clicked = at.get(position, (0, 0))
         at[position] = seen + times, clicked + counts["clicks"]
+    if not shown:
+        raise InputError(path, None, "is empty, expected clicks")
     grades: dict[str, dict[str, int]] = {}
     for (qid, docid), relevant in zip(shown, _relevance(list(shown.values())), strict=True):
         if sum(times for times, _ in shown[qid, docid].values()) >= LEAST_IMPRESSIONS:

@@ -20,6 +20,7 @@ import csv
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,16 +66,16 @@ def _parquet(path: FilePath) -> Opened:
         wanted = _without_vectors(file.schema_arrow, columns)
         return _batches(path, "parquet", file.iter_batches(ROWS_AT_A_TIME, columns=wanted))
 
-    return tuple(file.schema_arrow.names), read
+    return _columns(path, file.schema_arrow.names), read
 
 
 def _arrow(path: FilePath) -> Opened:
     pyarrow = _pyarrow(path, "ipc")
     try:
         file = pyarrow.ipc.open_file(pyarrow.memory_map(os.fspath(path)))
-        names = tuple(file.schema.names)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise _broken(path, "Arrow", error) from None
+    names = _columns(path, file.schema.names)
 
     def read(columns: Sequence[str]) -> Rows:
         wanted = _without_vectors(file.schema, columns)
@@ -82,6 +83,13 @@ def _arrow(path: FilePath) -> Opened:
         return _batches(path, "Arrow", batches)
 
     return names, read
+
+
+def _columns(path: FilePath, names: Sequence[str]) -> tuple[str, ...]:
+    """The names of a table's columns, which must differ."""
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError(path, None, f"several columns are called {excerpt(repeated[0])}; rename all but one")
+    return tuple(names)
 
 
 def _without_vectors(schema: Any, columns: Sequence[str]) -> list[str]:
