@@ -59,7 +59,7 @@ def test_pairs_that_were_hardly_shown_are_dropped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", [f"q,a,{10**20},10,1", f"q,a,1,{10**19},1", f"q,a,1,{9 * 10**18},{9 * 10**18}"])
 def test_numbers_that_no_log_holds_are_refused(tmp_path: Path, row: str) -> None:
     (tmp_path / "clicks.csv").write_text(f"{HEADER}q,a,2,10,1\n{row}\n")
-    with pytest.raises(InputError, match="line 3: position .* nothing over 1,000,000,000"):
+    with pytest.raises(InputError, match=r"line 3: position .* nothing over 1,000,000,000"):
         read_clicks(tmp_path / "clicks.csv")
 
 
