@@ -109,6 +109,8 @@ def test_numbers_texts_and_booleans_are_different_values(tmp_path: Path) -> None
         ("lang in 'de'", r"filter, character 9: expected \( and a list of values, found"),
         ("lang in ('de' 'fr')", r"filter, character 15: expected , or \), found"),
         ("lang not 'de'", "filter, character 10: expected in, found"),
+        ("on >= 2024-05-01", "filter, character 11: expected .*, found '-05'; put dates and texts in quotes"),
+        ("year = 1 && year = 2", "filter, character 10: expected and, or, or the end, found '&'; write and"),
         ("lang = 2015x", "filter, character 8: expected a number"),
         ("yaer = 2015", r"filter: no document .* has a field 'yaer' \(fields: and, free, lang, on, price, tags, two"),
         ("(" * 99 + "year = 1" + ")" * 99, "filter: nested more than 50 deep"),

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,14 @@ def test_queries_in_every_text_format(file: Write, name: str, content: str, said
     assert queries == [Query("1", "how warm"), Query("2", "what, tea")]
     assert len(notices) == (said is not None)
     assert all(str(said) in notice for notice in notices)
+
+
+@pytest.mark.parametrize("title", ["name", "product_name", "Subject", "heading"])
+def test_a_shop_names_its_titles_and_hears_what_is_not_searched(file: Write, title: str) -> None:
+    path = file("shop.csv", f"sku,{title},description,price,brand\nd1,Bees,Bees keep warm.,3,Hive\n")
+    [document], [notice] = heard(lambda: read_documents(path))
+    assert document == replace(BEES, metadata={"price": 3.0, "brand": "Hive"})
+    assert notice.endswith(f"id: 'sku', text: 'description', title: '{title}'; not searched: price, brand")
 
 
 def test_columns_are_named_by_the_user(file: Write) -> None:

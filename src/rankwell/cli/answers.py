@@ -23,8 +23,8 @@ SHOWN = 10
 LINES = 3
 
 
-def print_answers(result: RunResult, *, as_json: bool) -> None:
-    """Print the answers of each query, best first."""
+def print_answers(result: RunResult, *, as_json: bool, filtered: bool = False) -> None:
+    """Print the answers of each query, best first; ``filtered`` if a filter left documents out."""
     from rankwell.corpus.records import Ranking
     from rankwell.rank.answers import match_answers, read_answers
 
@@ -38,7 +38,11 @@ def print_answers(result: RunResult, *, as_json: bool) -> None:
             if len(result.queries) > 1:
                 console.print(f"[bold]{query.qid}[/bold]  ", end="")
                 console.print(query.text, markup=False)
-            show_answers(console, answers, matches)
+            if answers:
+                show_answers(console, answers, matches)
+            else:
+                passes = "that passes the filter " * filtered
+                console.print(f"Nothing found: no document {passes}has a word of this question.\n")
 
 
 def make_console(**options: Any) -> Console:
@@ -56,8 +60,6 @@ def show_answers(
     console: Console, answers: Sequence[Answer], matches: Sequence[AnswerMatches], lines: int = LINES
 ) -> None:
     """Print ranked texts below their titles, each shortened to where most of the query's words are."""
-    if not answers:
-        console.print("Nothing found: no document has a word of this question.\n")
     for rank, (answer, words) in enumerate(zip(answers, matches, strict=True), 1):
         console.print(f"[bold]{rank:>3}[/bold]  {answer.score:.3f}  ", end="")
         console.print(answer.docid, style="cyan", markup=False)

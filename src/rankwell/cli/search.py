@@ -184,7 +184,7 @@ def search(
     request.check()
     result = request.execute(_workers(cluster, hybrid, out), name=options.get("tag"))
     if out is None:
-        print_answers(result, as_json=json)
+        print_answers(result, as_json=json, filtered=filter is not None)
         return
     write_result(result, out, options.get("format", "trec"))
     if cluster is not None:

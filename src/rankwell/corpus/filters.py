@@ -25,6 +25,8 @@ from rankwell.corpus.metadata import Column, Mask, encode_value
 DEEPEST, MOST, LONGEST_NUMBER = 50, 1000, 308
 """How deep filters may be nested, how many comparisons they may have, each of which looks at all documents, and how
 many characters a whole number may have."""
+_HINTS = {"-": "; put dates and texts in quotes", "&": "; write and", "|": "; write or"}
+"""What to write instead, by the beginning of what is found."""
 _TOKEN = re.compile(
     r"""\s*+(?:(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
     |(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
@@ -125,7 +127,8 @@ class _Parser:
 
     def _fail(self, expected: str) -> NoReturn:
         found = excerpt(self._token) if self._token else "the end"
-        raise RankwellError(f"filter, character {self._begin + 1}: expected {expected}, found {found}")
+        hint = next((hint for begin, hint in _HINTS.items() if self._token.startswith(begin)), "")
+        raise RankwellError(f"filter, character {self._begin + 1}: expected {expected}, found {found}{hint}")
 
     def _take(self, kind: str, *tokens: str, expected: str = "") -> str | None:
         """The current token, and move on, if it is one of these; else None, or an error if one is ``expected``."""

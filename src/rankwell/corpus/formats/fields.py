@@ -15,6 +15,8 @@ from rankwell.corpus.records import Metadata
 
 DOCUMENT_ID_KEYS = ("_id", "id", "docid", "pid")
 _PARTS = ("id", "text", "title")
+MANY = 8
+"""More columns are not listed in a notice."""
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d+)?")
 
 
@@ -95,7 +97,7 @@ DOCUMENTS = RecordKind(
         "abstract",
         "description",
     ),
-    ("title", "headline", "heading"),
+    ("title", "headline", "heading", "name", "productname", "subject"),
     {
         "\t": {2: ("document id", "text"), 4: ("document id", "url", "title", "body")},
         ",": {1: ("text",), 2: ("document id", "text"), 3: ("document id", "title", "text")},
@@ -204,6 +206,8 @@ def choose_fields(table: Table, kind: RecordKind, columns: Columns | None = None
         parts = {"id": identifier, "text": text, "title": title}
         said = ", ".join(f"{part}: {excerpt(name)}" for part, name in parts.items() if name is not None)
         header = "the first line is a header; " * table.header
+        rest = [name for name in table.names if name not in parts.values()] if kind is DOCUMENTS else []
+        said += f"; not searched: {', '.join(rest[:MANY])}{', …' * (len(rest) > MANY)}" * bool(rest)
         numbered = f"; no ids, so numbered from {table.base} (--id names a field)" * (identifier is None)
         _say(table, f"{header}{said}{numbered}")
     return Fields(
