@@ -286,3 +286,32 @@ def test_the_real_catalogue_is_listed_without_a_download(registered: str) -> Non
     assert "test" in open_dataset("irds:beir/scifact").splits
     assert open_dataset("irds:vaswani").splits == ("all",)
     assert "dev/small" in open_dataset("irds:msmarco-passage").splits
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "row"),
+    [
+        ("judgments.csv", "query,document,grade", "{},{},1"),
+        ("judgments.dev.jsonl", "", '{{"question": "{}", "doc_id": "{}", "label": 1}}'),
+        ("clicks.csv", "query,doc_id,position,impressions,clicks", "{},{},1,50,25"),
+    ],
+)
+def test_words_in_judgments_and_clicks_are_the_queries(tmp_path: Path, name: str, header: str, row: str) -> None:
+    pairs = [("how do  bees keep warm", "d1"), ("tea", "d2"), ("how do  bees keep warm", "d2")]
+    lines = [header, *(row.format(*pair) for pair in pairs)]
+    (tmp_path / name).write_text("\n".join(filter(None, lines)) + "\n")
+    (tmp_path / "collection.tsv").write_text("d1\tbees\nd2\ttea\n")
+    data = open_dataset(tmp_path)
+    assert data.queries() == [Query("how_do_bees_keep_warm", "how do  bees keep warm"), Query("tea", "tea")]
+    assert data.qrels()["how_do_bees_keep_warm"].keys() == {"d1", "d2"}
+    assert data.qrels()["tea"].keys() == {"d2"}
+
+
+def test_a_column_of_words_beside_the_ids_is_the_queries(tmp_path: Path) -> None:
+    (tmp_path / "judgments.csv").write_text("qid,query,docid,grade\n7,how warm,d1,1\n7,how warm,d2,0\n")
+    (tmp_path / "collection.tsv").write_text("d1\tbees\nd2\ttea\n")
+    data = open_dataset(tmp_path)
+    assert (data.queries(), dict(data.qrels())) == ([Query("7", "how warm")], {"7": {"d1": 1, "d2": 0}})
+    (tmp_path / "judgments.csv").write_text("qid,query,docid,grade\n7,how warm,d1,1\n7,how hot,d2,0\n")
+    with pytest.raises(InputError, match="line 3: the query '7' has other words before"):
+        open_dataset(tmp_path).queries()

@@ -107,3 +107,52 @@ def test_a_run_for_other_queries_is_an_error_that_names_it(evaluate: Call) -> No
     Path("stray.run").write_text("7 Q0 good 1 1.0 tag\n")
     problem = "the run 'stray.run': the run and the judgments have no query in common"
     assert problem in evaluate("stray.run").complaint
+
+
+@pytest.fixture
+def golden(rankwell: Call) -> Path:
+    """An index, and judgments with the words of queries, one of which finds its document second."""
+    rows = {"d1": "bees keep warm", "d2": "honey from bees bees", "d3": "tea and bread"}
+    Path("c.tsv").write_text("".join(f"{docid}\t{text}\n" for docid, text in rows.items()))
+    assert rankwell("index", "c.tsv", "--out", "index").code == 0
+    path = Path("golden.csv")
+    path.write_text("query,document,grade\nkeep warm,d1,1\nbees bees,d1,1\ntea,d3,1\n")
+    return path
+
+
+@pytest.mark.parametrize(("floor", "code"), [("RR@10 0.83", 0), ("RR@10 0.84", 1), ("AP 0.1, RR@10 0.84", 1)])
+def test_a_floor_decides_the_exit_code(rankwell: Call, golden: Path, floor: str, code: int) -> None:
+    done = rankwell("evaluate", golden, "index", "--measures", "RR@10", "--floor", floor)
+    assert done.code == code
+    assert "RR@10" in done.out
+    assert done.err.endswith("index: RR@10 0.8333 is below the floor of 0.84\n") == bool(code)
+
+
+def test_what_lost_most_is_named_and_the_baseline_needs_no_floor(rankwell: Call, golden: Path) -> None:
+    lines = [
+        f"{qid} Q0 {docid} 1 1 old\n" for qid, docid in {"bees_bees": "d1", "tea": "d2", "keep_warm": "d1"}.items()
+    ]
+    Path("old.run").write_text("".join(lines))
+    command = ("evaluate", golden, "index", "--baseline", "old.run", "--measures", "RR@10", "--floor", "RR@10 0.9")
+    done = rankwell(*command)
+    assert done.code == 1
+    assert done.err.splitlines()[-1] == (
+        "index: RR@10 0.8333 is below the floor of 0.9; what lost most against old.run: bees_bees -0.50"
+    )
+
+
+def test_a_system_is_searched_for_the_queries_of_a_file(rankwell: Call, golden: Path) -> None:
+    Path("qrels.txt").write_text("1 0 d1 1\n2 0 d3 1\n")
+    Path("q.tsv").write_text("1\tkeep warm\n2\ttea\n3\tnobody judged this\n")
+    assert (
+        "judgments without the words of queries; to search index, use --queries FILE"
+        in rankwell("evaluate", "qrels.txt", "index").complaint
+    )
+    done = rankwell("evaluate", "qrels.txt", "index", "--queries", "q.tsv", "--measures", "RR@10", "--json")
+    assert json.loads(done.out) == {"run": "index", "queries": 2, "mean": {"RR@10": 1.0}}
+
+
+@pytest.mark.parametrize("floor", ["", "RR@10", "0.7", "RR@10 high", "RR@10 0.7 AP"])
+def test_a_floor_needs_a_measure_and_a_figure(rankwell: Call, golden: Path, floor: str) -> None:
+    problem = rankwell("evaluate", golden, "index", "--floor", floor).complaint
+    assert "expected measures with their least figures, as in 'RR@10 0.70'" in problem

@@ -24,6 +24,7 @@ from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types
 from rankwell.corpus.formats.clicks import read_clicks
 from rankwell.corpus.formats.lines import check_id
+from rankwell.corpus.formats.pairs import judged_queries
 from rankwell.corpus.formats.texts import read_examples, read_triples
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
 
@@ -50,8 +51,8 @@ FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
         ),
         (
             "qrels",
-            rf"qrels(?:[./](?P<part>.+))?\.(?:{_TABLES})",
-            "qrels.SPLIT.txt, qrels.SPLIT.csv, qrels/SPLIT.tsv",
+            rf"(?:qrels|judge?ments)(?:[./](?P<part>.+))?\.(?:{_TABLES})",
+            "qrels.SPLIT.txt, qrels/SPLIT.tsv, judgments.SPLIT.csv",
         ),
         ("clicks", rf"clicks(?:\.(?P<part>.+))?\.(?:{_TABLES})", "clicks.SPLIT.csv"),
         ("run", rf"run(?:\.(?P<part>.+))?\.(?:{_TABLES})", "run.SPLIT.txt, run.SPLIT.jsonl"),
@@ -214,6 +215,8 @@ class FolderDataset(Dataset):
     def queries(self, split: str | None = None) -> list[Query]:
         """The queries of a split."""
         split = self.split(split)
+        if not self.has("queries") and (queries := judged_queries(self._judged_path(split))) is not None:
+            return queries
         queries = read_queries(self._find_shared("queries", split))
         if self._find("queries", split) is None:
             judged = self.qrels(split)
@@ -223,15 +226,19 @@ class FolderDataset(Dataset):
     def qrels(self, split: str | None = None) -> Qrels:
         """The judgments of a split, or those made from its clicks if there are no others."""
         split = self.split(split)
-        kind = "qrels" if self._find("qrels", split) or self._find("qrels", ALL) or not self.has("clicks") else "clicks"
-        path = self._find_shared(kind, split)
-        if kind == "clicks":
+        path = self._judged_path(split)
+        if path in self._files["clicks"].get(split, []) + self._files["clicks"].get(ALL, []):
             qrels, self.clicks = read_clicks(path)
         else:
             qrels = read_qrels(path)
-        if self._find(kind, split) is None:
+        if self.has("queries") and path not in (self._find("qrels", split), self._find("clicks", split)):
             return Qrels({query.qid: qrels[query.qid] for query in self.queries(split) if query.qid in qrels})
         return qrels
+
+    def _judged_path(self, split: str) -> Path:
+        """The judgments of a split, or its clicks if there are no others."""
+        judged = self._find("qrels", split) or self._find("qrels", ALL) or not self.has("clicks")
+        return self._find_shared("qrels" if judged else "clicks", split)
 
     def types(self, split: str | None = None) -> dict[str, str]:
         """The types of a split's queries."""

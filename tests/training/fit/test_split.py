@@ -100,7 +100,7 @@ def test_settings_are_tuned_on_two_thousand_queries_at_most(tmp_path: Path) -> N
 def test_an_error_in_judgments_is_not_swallowed(tmp_path: Path) -> None:
     folder = write_splits(tmp_path / "data")
     (folder / "queries.tsv").write_text("q1\tbees\n")
-    with pytest.warns(Notice, match=r"no qrels for the split 'all': looked for qrels\.SPLIT\.txt, qrels\.SPLIT\.csv"):
+    with pytest.warns(Notice, match=r"no qrels for the split 'all': looked for qrels\.SPLIT\.txt, qrels/SPLIT\.tsv"):
         assert divided(folder).describe() == "no judged queries"
     (folder / "qrels.csv").write_text("query_id,doc_id,grade\nq1,d0,good\n")
     with pytest.raises(RankwellError, match=r"qrels\.csv, line 2: the grade is 'good', expected a whole number"):
@@ -139,10 +139,10 @@ def test_ids_are_looked_up_together(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_files_that_sound_like_queries_and_are_not_read_are_named(tmp_path: Path) -> None:
     folder = write_splits(tmp_path / "data")
-    (folder / "judgements.csv").write_text("a")
+    (folder / "relevance.csv").write_text("a")
     (folder / "my_queries.tsv").write_text("a")
     (folder / "README.txt").write_text("a")
-    with pytest.warns(Notice, match=r"not read: judgements\.csv, my_queries\.tsv \(known names: queries"):
+    with pytest.warns(Notice, match=r"not read: my_queries\.tsv, relevance\.csv \(known names: queries"):
         open_data(str(folder))
 
 

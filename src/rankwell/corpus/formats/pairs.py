@@ -10,12 +10,15 @@ from rankwell.core.errors import InputError, excerpt
 from rankwell.corpus.formats.fields import find_usual
 from rankwell.corpus.formats.lines import FilePath, Lines, is_jsonl, open_lines, take, take_id, whole_number
 from rankwell.corpus.formats.tables import Layout, Table, binary_table, opens_array, text_table
+from rankwell.corpus.records import Query
 
 IDS = {
-    "query id": ("queryid", "qid", "query", "topicid", "topic", "questionid"),
+    "query id": ("queryid", "qid", "query", "topicid", "topic", "questionid", "question"),
     "document id": ("corpusid", "docid", "documentid", "pid", "passageid", "docno", "document", "doc", "id"),
 }
 """Usual names, compared without regard to case and punctuation."""
+WORDS = {"words": ("query", "question", "querytext", "topic")}
+"""Names of fields whose queries may be words instead of ids."""
 Values = Mapping[str, Any]
 PairRows = Iterator[tuple[int, str, str, Values]]
 
@@ -44,6 +47,18 @@ def open_pairs(path: FilePath, kind: str, fields: Mapping[str, tuple[str, ...]])
     return _rows(table, kind, fields)
 
 
+def judged_queries(path: FilePath) -> list[Query] | None:
+    """The queries of a file of judgments or clicks, if it has their words, which are their ids, too, without ids."""
+    opened = open_pairs(path, "judgments", {**WORDS, "document": IDS["document id"]})
+    queries: dict[str, Query] = {}
+    for number, qid, _, values in () if isinstance(opened, tuple) else opened:
+        if not isinstance(words := values.get("words"), str):
+            return None
+        if queries.setdefault(qid, Query(qid, words)).text.split() != words.split():
+            raise InputError(path, number, f"the query {excerpt(qid)} has other words before")
+    return list(queries.values()) or None
+
+
 def _has_content(line: str) -> bool:
     return not line.lstrip().startswith("#") and bool(line.strip())
 
@@ -55,10 +70,14 @@ def _rows(table: Table, kind: str, fields: Mapping[str, tuple[str, ...]]) -> Pai
         raise _lacking(table, kind, lacking)
     if not any(part in columns for part in fields):
         raise _lacking(table, kind, " or ".join(fields))
+    words = find_usual(WORDS["words"], table.names)
     for number, row in table.read(list(dict.fromkeys(columns.values()))):
         record = row if isinstance(row, Mapping) else dict(zip(table.names, row, strict=True))
         place = table.place(number)
-        qid, docid = (take_id(*place, record, [columns[part]], part) for part in IDS)
+        ids = record
+        if words == columns["query id"] and isinstance(record.get(words), str):
+            ids = {**record, words: "_".join(record[words].split())}
+        qid, docid = (take_id(*place, ids, [columns[part]], part) for part in IDS)
         yield number, qid, docid, {part: take(*place, record, [columns[part]]) for part in fields if part in columns}
 
 
