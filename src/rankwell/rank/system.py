@@ -70,7 +70,8 @@ class System:
     """
 
     finder: Finder
-    """The first stage; or a run from elsewhere, for a system that re-ranks it (:meth:`given`)."""
+    """The first stage, where an index alone stands for BM25; or a run from elsewhere, which is re-ranked
+    (:meth:`given`)."""
     _: KW_ONLY
     ranker: str | Path | Reranker | None = None
     depth: int = DEPTH
@@ -82,6 +83,9 @@ class System:
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        given: Any = self.finder
+        if isinstance(given, Index):
+            object.__setattr__(self, "finder", FirstStage(given))
         if self.depth < 1:
             raise RankwellError(f"a system re-ranks {self.depth} documents; expected 1 or more")
         if self.shares is not None and self.ranker is None:
