@@ -70,6 +70,9 @@ def selected(store: DocumentStore, filter: Any) -> str:
         ({"$and": [{"lang": {"$in": ["de", "fr"]}}, {"$not": {"year": 2020}}]}, "a"),
         ({"lang": {"$nin": ["de", "fr"]}}, "cde"),
         ({"year": {"$ne": 2015}}, "bcde"),
+        ("id = 'b'", "b"),
+        ("id in ('e', 'a', 'nobody') and not id = 'e'", "a"),
+        ("id > 'a' or id = 7", ""),
     ],
 )
 def test_what_filters_select(store: DocumentStore, filter: Any, expected: str) -> None:

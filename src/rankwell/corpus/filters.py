@@ -20,7 +20,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 import numpy as np
 
 from rankwell.core.errors import RankwellError, excerpt
-from rankwell.corpus.metadata import Column, Mask, encode_value
+from rankwell.corpus.metadata import Column, Ids, Mask, encode_value
 
 DEEPEST, MOST, LONGEST_NUMBER = 50, 1000, 308
 """How deep filters may be nested, how many comparisons they may have, each of which looks at all documents, and how
@@ -58,7 +58,7 @@ class Filter:
         for part in self.parts:
             yield from part.fields()
 
-    def select(self, columns: Mapping[str, Column], documents: int) -> Mask:
+    def select(self, columns: Mapping[str, Column | Ids], documents: int) -> Mask:
         """Which of the documents it selects."""
         if self.parts:
             masks = [part.select(columns, documents) for part in self.parts]

@@ -229,6 +229,20 @@ class Column:
         return found
 
 
+class Ids:
+    """The ids of documents, as filters compare fields; an id written as a number is the same as in quotes."""
+
+    def __init__(self, docids: Lexicon):
+        self._docids = docids
+
+    def match(self, operator: str, wanted: float | str) -> Mask:
+        """The document with this id, if the operator is ``=``."""
+        mask = np.zeros(len(self._docids), bool)
+        number = self._docids.number(str(decode_value(wanted))) if operator == "=" else -1
+        mask[number : number + 1] = number >= 0
+        return mask
+
+
 def open_columns(folder: Path, documents: int) -> dict[str, Column]:
     """The columns of a store with metadata, by the names of the fields."""
     arrays = ArrayFolder(folder / FOLDER)

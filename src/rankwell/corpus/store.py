@@ -27,13 +27,15 @@ from rankwell.core.mapped import ArrayFolder, MappedArray, Ragged
 from rankwell.corpus.filters import Filter, FilterSource, parse_filter
 from rankwell.corpus.formats.texts import blame_line
 from rankwell.corpus.lexicon import Lexicon
-from rankwell.corpus.metadata import MOST_FIELDS, Column, MetadataWriter, open_columns, read_metadata
+from rankwell.corpus.metadata import MOST_FIELDS, Column, Ids, MetadataWriter, open_columns, read_metadata
 from rankwell.corpus.records import Document, Metadata
 
 STORE_VERSION = 1
 BATCH_CHARACTERS = 2**20
 MAX_DOCUMENTS = 2**31 - 1
 _TOKENS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+ID = "id"
+"""What filters call a document's id, unless documents have a field of this name."""
 T = TypeVar("T")
 
 
@@ -166,7 +168,7 @@ class DocumentStore:
     def allowed(self) -> NDArray[np.bool_] | None:
         """The documents that a search may find: not deleted, and selected by filter and mask; None if these are all."""
         masks = [] if self.deleted is None else [~self.deleted]
-        masks += [] if self.filter is None else [self.filter.select(self.columns, len(self))]
+        masks += [] if self.filter is None else [self.filter.select({ID: Ids(self.docids), **self.columns}, len(self))]
         masks += [] if self._mask is None else [self._mask]
         return reduce(np.logical_and, masks) if masks else None
 
@@ -421,7 +423,8 @@ class NumberedDocuments:
     def resolve_filter(self, source: FilterSource | None) -> Filter | None:
         """A filter from its text or a dict. Raises if it names a field that no document has."""
         filter = parse_filter(source)
-        unknown = None if filter is None else next((name for name in filter.fields() if name not in self.fields), None)
+        known = {ID, *self.fields}
+        unknown = None if filter is None else next((name for name in filter.fields() if name not in known), None)
         if unknown is not None:
             fields = f"fields: {', '.join(self.fields)}" if self.fields else "none has any"
             raise RankwellError(f"filter: no document {self._place} has a field {excerpt(unknown)} ({fields})")
