@@ -61,7 +61,7 @@ class PairOptions(TuningOptions, ValidatedOptions):
 class EncoderOptions(PairOptions):
     """`encoder`: fine-tunes a bi-encoder on pairs of queries and relevant documents; later stages search with it."""
 
-    # Chosen on training queries set aside, among nine settings: docs/fitting.md.
+    # Chosen on training queries set aside, among nine settings: docs/fitted.md.
     epochs: float = Field(default=10, gt=0, description="Passes over the training pairs; may be a fraction.")
     batch: int = Field(default=1024, ge=2, description="Pairs per optimiser step; each is a negative of all others.")
     learning_rate: float = Field(default=2e-4, gt=0, description="Peak learning rate.")
