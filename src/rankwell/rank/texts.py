@@ -56,11 +56,11 @@ class Documents:
     def tokens(self, rows: Rows) -> tuple[StoredTokens, Rows]:
         """Tokens of at least these rows, and the rows' numbers among them."""
         docids = [self.docids[row] for row in rows.tolist()]
-        how = self.reader.tokenizer, self.reader.stems
-        tokens = StoredTokens.find(self.source.documents, *how)
+        tokenizer, stems = self.reader.tokenizer, self.reader.stems
+        tokens = StoredTokens.find(self.source.documents, tokenizer, stems=stems)
         if tokens is None:
             needed = DocumentStore.of_texts(dict(zip(docids, self.source.texts(docids), strict=True)))
-            tokens = StoredTokens.open(needed.documents, *how)
+            tokens = StoredTokens.open(needed.documents, tokenizer, stems)
         return tokens, tokens.numbers(docids)
 
 
@@ -125,7 +125,7 @@ def distinct(values: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def worth_keeping(texts: Texts, run: Run) -> bool:
-    """Whether a run needs so many documents that it pays to tokenise the whole collection once."""
+    """Whether a run needs enough documents for it to pay to tokenise the whole collection once."""
     return len(_documents(run)) >= WORTH_KEEPING * len(texts)
 
 

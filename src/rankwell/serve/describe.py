@@ -178,6 +178,6 @@ def example_queries(index: Index) -> list[str]:
     numbers = index.documents.live_numbers()[np.linspace(0, len(index) - 1, LOOKED_AT).astype(np.int64)]
     documents = index.documents.read(np.unique(numbers))
     titles = [document.title for document in documents if len(document.title.split()) > 1 and len(document.title) < 60]
-    questions = [found[0] for document in documents if (found := QUESTION.search(document.text[:2000]))]
+    questions = [match[0] for document in documents if (match := QUESTION.search(document.text[:2000]))]
     examples = list(dict.fromkeys(titles or questions))
     return examples[:: max(1, len(examples) // QUERIES)][:QUERIES]
