@@ -75,7 +75,8 @@ def explain(
     """
     from rankwell.plots.attention import draw_attention
     from rankwell.plots.pictures import check_picture
-    from rankwell.rank.explain import attention_maps, compare_rules
+    from rankwell.rank.explain import attention_maps
+    from rankwell.rank.explain import explain as explain_pair
     from rankwell.rank.ranker import Ranker
     from rankwell.rank.texts import read_text
 
@@ -87,7 +88,11 @@ def explain(
     shown: Head = "mean" if head == "mean" else _number(head)
     text = read_text(collection, docid) if collection is not None and docid is not None else _read(document or "")
     ranker = Ranker.from_pretrained(model, engine={"device": "cpu", "dtype": "fp32"})
-    explanations = compare_rules(ranker, query, text, type, attention, compare_attention)
+    explanations = [explain_pair(ranker, query, text, type, attention=attention)]
+    if compare_attention == explanations[0].rule:
+        raise RankwellError(f"--compare-attention {compare_attention}: the model already uses this rule")
+    if compare_attention is not None:
+        explanations.append(explain_pair(ranker, query, text, type, attention=compare_attention))
     view = explanations[0].view(layer, shown)  # raises for wrong numbers before anything is printed or written
     if out is not None:
         maps = attention_maps([*explanations[1:], explanations[0]], layer, shown)

@@ -23,7 +23,7 @@ from rankwell.models.attention import dense_mask
 from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity, cosine
 from rankwell.models.spec import AttentionRule, under_rule
 from rankwell.plots.attention import AttentionMap, Label
-from rankwell.rank.engines.engine import LoadedModel, Logits, probability, relevance
+from rankwell.rank.engines.engine import Logits, probability, relevance
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
 
@@ -193,25 +193,8 @@ class Explanation:
         }
 
 
-def compare_rules(
-    ranker: Ranker | LoadedModel,
-    query: str,
-    document: str,
-    type: str | None = None,
-    attention: AttentionRule | None = None,
-    other: AttentionRule | None = None,
-) -> list[Explanation]:
-    """A pair's explanation and, if ``other`` is given, the explanation under that attention rule."""
-    explanations = [explain(ranker, query, document, type, attention=attention)]
-    if other is not None:
-        if other == explanations[0].rule:
-            raise RankwellError(f"--compare-attention {other}: the model already uses this rule")
-        explanations.append(explain(ranker, query, document, type, attention=other))
-    return explanations
-
-
 def explain(
-    ranker: Ranker | LoadedModel,
+    ranker: Ranker,
     query: str,
     document: str,
     type: str | None = None,
@@ -219,8 +202,6 @@ def explain(
     attention: AttentionRule | None = None,
 ) -> Explanation:
     """Explain a pair's score; ``attention`` overrides the model's rule."""
-    if isinstance(ranker, LoadedModel):
-        ranker = Ranker.from_loaded(ranker)
     engine, tokenizer = ranker.engine, ranker.tokenizer
     if not engine.explainable:
         raise RankwellError("only BERT rankers with the torch backend can be explained; others do not expose attention")
