@@ -126,7 +126,7 @@ def test_what_is_cut_from_texts_is_said(call: Call, expected: Callable[..., Run]
 
 def test_the_models_parts_can_be_changed(call: Call, expected: Callable[..., Run]) -> None:
     types = sample.FOLDER / "types.dev.tsv"
-    assert call("--set", "attention=strm", "--set", "template=typed", "--types", types).code == 0
+    assert call("--set", "attention=strm", "--set", "template=typed", "--set", f"types={types}").code == 0
     assert same("out.run", expected(attention="strm", template={"name": "typed"}, types=types))
     assert not same("out.run", expected(attention="strm", template={"name": "typed"}))
 
@@ -263,8 +263,8 @@ def test_the_run_can_be_compressed_and_in_msmarco_format(call: Call) -> None:
         ([], {"collection": "nowhere.tsv"}, "nowhere.tsv: no such file"),
         ([], {"collection": "small.tsv"}, "of the run (query '"),
         ([], {"out": "."}, "cannot write .: is a directory"),
-        (["--types", "none.tsv"], {}, "none.tsv: no such file"),
-        (["--types", "types.tsv"], {}, "its template has no place for types; add --set template=typed"),
+        (["--set", "types=none.tsv"], {}, "none.tsv: no such file"),
+        (["--set", "types=types.tsv"], {}, "its template has no place for types; add --set template=typed"),
         (["--fuse", "1.5"], {}, "a weight of 1.5 for the first stage and 0 for the bi-encoder"),
         (["--fuse", "0.8", "--blend", "0.3"], {}, "a weight of 0.8 for the first stage and 0.3 for the"),
         (["--blend", "-0.1"], {}, "and -0.1 for the bi-encoder; expected numbers of at least 0"),

@@ -21,9 +21,10 @@ from rankwell.models.devices import Computing
 from rankwell.models.vector_layers import Dense
 from rankwell.rank import passage_vectors
 from rankwell.rank.dense import DenseRanker
+from rankwell.rank.first_stage import GivenRun
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.passage_vectors import LARGEST_SHARD, SMALLEST_SHARD, PassageVectors, VectorsJob, shard_size
-from rankwell.rank.system import add_shares
+from rankwell.rank.system import System
 from rankwell.rank.vector_search import _on_device, search_vectors
 from rankwell.retrieve.index import Index
 
@@ -239,11 +240,17 @@ def test_queries_and_documents_have_each_their_prompt(store: DocumentStore, tiny
         assert dict(one["q1"]) == pytest.approx({"d1": expected[0, 1], "d9": expected[0, 9]}, abs=1e-3)
 
 
-def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder) -> None:
+def blend(encoder: Path, first: Run, model: Run, shares: Shares) -> Run:
+    texts = DocumentStore.of_texts({d.docid: d.contents for d in DOCUMENTS})
+    finder = GivenRun(first, texts, encoder, computing=Computing("cpu", "fp32"))
+    return System(finder, ranker="a model", shares=shares).fuse(first, model, QUERIES)
+
+
+def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder, tiny_bi_encoder: Path) -> None:
     texts = DocumentStore.of_texts({d.docid: d.contents for d in DOCUMENTS})
     run = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
     shares = Shares(model=0.75, similarity=0.25)
-    blended = add_shares(run, run, shares, QUERIES, texts, DenseRanker(encoder))
+    blended = blend(tiny_bi_encoder, run, run, shares)
     dense = DenseRanker(encoder).rerank(run, QUERIES, texts)
     assert dict(blended["q1"]) == pytest.approx(dict(fuse({"model": run, "similarity": dense}, shares)["q1"]))
     own = cosines(encoder)[0, [1, 2, 3]]
@@ -252,23 +259,22 @@ def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder) ->
     assert dict(blended["q1"]) == pytest.approx(dict(zip(("d1", "d2", "d3"), expected, strict=True)), abs=1e-3)
 
 
-def test_the_first_stage_may_have_a_share_in_a_blend(encoder: BiEncoder) -> None:
+def test_the_first_stage_may_have_a_share_in_a_blend(encoder: BiEncoder, tiny_bi_encoder: Path) -> None:
     texts = DocumentStore.of_texts({d.docid: d.contents for d in DOCUMENTS})
     first = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
     last = Run.from_scores({"q1": {"d1": 0.1, "d2": 0.2, "d3": 0.9}})
     how = Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")
-    blended = add_shares(first, last, how, QUERIES, texts, DenseRanker(encoder))
+    blended = blend(tiny_bi_encoder, first, last, how)
     similar = DenseRanker(encoder).rerank(last, QUERIES, texts)
     runs = {"model": last, "similarity": similar, "first": first}
     assert dict(blended["q1"]) == pytest.approx(dict(fuse(runs, how)["q1"]))
     assert dict(blended["q1"]) != pytest.approx(dict(fuse({**runs, "model": first, "first": last}, how)["q1"]))
 
 
-def test_a_blend_ranks_what_the_ranker_ranked(encoder: BiEncoder) -> None:
-    texts = DocumentStore.of_texts({d.docid: d.contents for d in DOCUMENTS})
+def test_a_blend_ranks_what_the_ranker_ranked(tiny_bi_encoder: Path) -> None:
     first = Run.from_scores({"q1": {f"d{i}": 9.0 - i for i in range(8)}})
     for how in (Shares(0.5, 0.5), Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")):
-        blended = add_shares(first, first.head(3), how, QUERIES, texts, DenseRanker(encoder))
+        blended = blend(tiny_bi_encoder, first, first.head(3), how)
         assert set(blended["q1"].docids) == {"d0", "d1", "d2"}
 
 

@@ -22,7 +22,6 @@ from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.spec import AttentionRule
 from rankwell.plots.attention import draw_attention
-from rankwell.rank.engines.engine import load
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.explain import Explanation, attention_maps, explain
 from rankwell.rank.ranker import Ranker
@@ -116,11 +115,6 @@ def test_full_attention_is_what_transformers_computes(ranker: Ranker, tiny_check
         out = theirs.eval()(input_ids=ids, token_type_ids=segments, output_attentions=True)
     np.testing.assert_allclose(explanation.attention, torch.cat(out.attentions).numpy(), atol=1e-5)
     np.testing.assert_allclose(explanation.logits, out.logits[0].numpy(), atol=1e-5)
-
-
-def test_a_loaded_model_is_explained_as_its_ranker(ranker: Ranker, tiny_checkpoint: Path) -> None:
-    loaded = load(tiny_checkpoint, "torch", {}, {"device": "cpu"})
-    assert explain(loaded, QUERY, TRAP).score == pytest.approx(explain(ranker, QUERY, TRAP).score)
 
 
 def test_of_a_windowed_document_the_best_window_is_shown(ranker: Ranker) -> None:

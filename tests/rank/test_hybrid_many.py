@@ -18,7 +18,7 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.dense import DEEP, TIES, DenseRanker, search_both, search_hybrid, tune_hybrid
-from rankwell.rank.fusion import NORMALISATIONS, PARTS, Fusion, RankFusion, Shares, fuse
+from rankwell.rank.fusion import NORMALISATIONS, PARTS, Shares, fuse
 from rankwell.rank.tuning import tune_fusion
 from rankwell.rank.vector_search import search_vectors
 from rankwell.retrieve.bm25 import BM25
@@ -35,22 +35,16 @@ def the_order(scores: Mapping[str, float], depth: int | None = None) -> list[tup
     return sorted(scores.items(), key=lambda item: (item[1], item[0]), reverse=True)[:depth]
 
 
-def slowly_fused(runs: Mapping[str, Run], fusion: Fusion, depth: int | None = None) -> Rankings:
+def slowly_fused(runs: Mapping[str, Run], shares: Shares, depth: int | None = None) -> Rankings:
     """The definition, with numpy's own functions for what is missing."""
     fused = {}
     for qid in dict.fromkeys(qid for run in runs.values() for qid in run):
         found = [dict(run[qid]) if qid in run else {} for run in runs.values()]
         docids = list(dict.fromkeys(docid for own in found for docid in own))
         scores = np.array([[own.get(docid, np.nan) if own else 0.0 for docid in docids] for own in found])
-        places = [{docid: 1.0 + place for place, docid in enumerate(own)} for own in found]
-        if isinstance(fusion, RankFusion):
-            ranks = np.array([[own.get(docid, np.inf) for docid in docids] for own in places])
-            parts, shares = 1.0 / (fusion.k + ranks), [1.0] * len(runs)
-        else:
-            shares = [fusion.as_dict()[name] for name in runs]
-            parts = standardised(scores, fusion.normalise)
-            parts = np.where(np.isnan(parts), np.nanmin(parts, axis=1, keepdims=True), parts)
-        total = sum(share * part for share, part in zip(shares, parts, strict=True))
+        parts = standardised(scores, shares.normalise)
+        parts = np.where(np.isnan(parts), np.nanmin(parts, axis=1, keepdims=True), parts)
+        total = sum(shares.as_dict()[name] * part for name, part in zip(runs, parts, strict=True))
         joint = dict(zip(docids, (total.astype(np.float32) + np.float32(0)).tolist(), strict=True))
         if joint:
             fused[qid] = dict(the_order(joint, depth))
@@ -162,7 +156,7 @@ def test_runs_over_one_index_are_fused_as_those_from_files(index: Index, dense: 
     numbered = search_both(index, dense, QUERIES)
     named = {name: Run(run) for name, run in numbered.items()}
     shares = [Shares(first=0.4, similarity=0.6, normalise=how) for how in NORMALISATIONS]
-    for depth, fusion in product((None, 7, 100), (*shares, RankFusion())):
+    for depth, fusion in product((None, 7, 100), shares):
         expected = slowly_fused(named, fusion, depth)
         for runs in (numbered, named, {"first": numbered["first"], "similarity": named["similarity"]}):
             assert_equal(fuse(runs, fusion, depth=depth), expected)
@@ -208,7 +202,7 @@ def test_fusion_is_that_of_the_definition(levels: int) -> None:
         weights = random.random(count)
         shares = dict(zip(runs, (weights / weights.sum()).tolist(), strict=True))
         fusions = [Shares(**shares, normalise=how) for how in NORMALISATIONS]
-        for depth, fusion in product((None, 1, 7, 100), (*fusions, RankFusion())):
+        for depth, fusion in product((None, 1, 7, 100), fusions):
             assert_equal(fuse(runs, fusion, depth=depth), slowly_fused(runs, fusion, depth))
 
 

@@ -41,7 +41,7 @@ def request_(tmp_path: Path, tiny_checkpoint: Path) -> RerankRequest:
 def test_queries_come_in_the_order_of_the_run(request_: RerankRequest) -> None:
     candidates, queries = request_.read()
     assert queries == QUERIES
-    assert [ranking.docids for ranking in candidates.values()] == [("d0", "d1", "d2")] * 2
+    assert [ranking.docids for ranking in candidates.values()] == [("d0", "d1", "d2", "d3")] * 2
     request_.queries.write_text("q1\ta fish\n")
     with pytest.raises(InputError, match=r"no query 'q2', for which .*first\.run has results"):
         request_.read()

@@ -17,6 +17,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
 from rankwell.rank.explain import explain
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.texts import make_tokens
 from rankwell.retrieve.index import Index
 from rankwell.serve import state
 from rankwell.serve.formats import Limits
@@ -136,6 +137,17 @@ def test_only_the_stages_asked_for_are_run(client: Any, stages: str, empty: str)
 def test_a_query_that_matches_nothing_has_no_results(client: Any) -> None:
     answer = client.post("/search", json={"query": "zzzz"}).json()
     assert (answer["bm25"], answer["rerank"], answer["candidates"], answer["documents"]) == ([], [], 0, {})
+
+
+def test_stored_tokens_give_the_same_answer(tmp_path: Path, tiny_checkpoint: Path, ranker: Ranker) -> None:
+    index = Index.build([Document(f"x{n}", text) for n, text in enumerate(TEXTS[:6])], tmp_path / "index")
+    answers = []
+    for _ in range(2):
+        with opened(Sources(tmp_path / "index", (str(tiny_checkpoint),))) as client:
+            answers.append([client.post("/search", json={"query": q}).json()["rerank"] for q in ("bees", "zzzz")])
+        make_tokens(index, ranker.tokenizer)
+    assert [row["docid"] for row in answers[0][0]] == [row["docid"] for row in answers[1][0]]
+    assert answers[0][1] == answers[1][1] == []
 
 
 def test_matches_and_split_words_are_spans_of_the_text(tmp_path: Path, tiny_checkpoint: Path) -> None:

@@ -17,12 +17,11 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank.first_stage import Scope
 from rankwell.rank.fusion import Shares
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
-from rankwell.serve.state import Sources, State, search_together
+from rankwell.serve.state import Sources
 
 from .conftest import opened
 
@@ -151,13 +150,19 @@ def test_a_service_of_bm25_alone_says_nothing_of_hybrid_search(served_index: Pat
 
 
 def test_who_wants_more_is_not_given_less(served_index: Path, tiny_bi_encoder: Path) -> None:
-    state = State(System.of_index(served_index, hybrid=0.5, encoder=tiny_bi_encoder), {})
-    wanted = (("bees", 3), (QUERY, 5), ("a warm river", 3), ("city", 1200))
-    jobs = [(state, first, query, k, Scope()) for query, k in wanted for first in ("hybrid", "bm25")]
-    alone = [state.search(first, [query], k)[0].ranking for _, first, query, k, *_ in jobs]
-    for (found, _), expected in zip(search_together(jobs), alone, strict=True):
-        assert list(found.ranking.docids) == list(expected.docids)
-    assert [len(found) for found in alone[:6:2]] == [3, 5, 3]
+    bodies = [
+        {"query": query, "k": k, "depth": 1, "stages": stages, "highlight": False}
+        for query, k in (("bees", 3), (QUERY, 5), ("a warm river", 3), ("city", 1000)) * 3
+        for stages in ("hybrid", "bm25")
+    ]
+
+    def ask(body: dict[str, Any]) -> list[str]:
+        return [row["docid"] for row in client.post("/search", json=body).json()[body["stages"]]]
+
+    with started(served_index, (), encoder=tiny_bi_encoder, hybrid=0.5) as client, ThreadPoolExecutor(8) as pool:
+        alone = [ask(body) for body in bodies]
+        assert list(pool.map(ask, bodies)) == alone
+    assert [len(docids) for docids in alone[:6:2]] == [3, 5, 3]
 
 
 def test_both_share_one_bi_encoder(served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path) -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.devices import Computing
-from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.first_stage import EVERYTHING, FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
@@ -130,7 +130,7 @@ def test_a_reload_finds_what_models_the_system_has_now(
             system.save(folder)
             assert client.post("/reload").json()["reranker"] is reranks
             assert (client.post("/search", json={"query": QUERY}).json()["rerank"] is not None) is reranks
-            assert service._searches.size == batch
+            assert service._searches.size((service.state, "bm25", 10, EVERYTHING)) == batch
             engines = [model.ranker.engine.tokens_at_once for model in service.state.models.values()]
             assert service.engine.limit == max([1 << 17, *(16 * tokens for tokens in engines)])
 

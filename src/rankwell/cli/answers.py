@@ -75,7 +75,7 @@ def show_answers(
 
 
 def _show_text(console: Console, text: str, matches: Sequence[Match], lines: int, style: str = "") -> None:
-    """Print a text in at most so many lines, with the query's words in colour."""
+    """Print a text in at most ``lines`` lines, with the query's words in colour."""
     from rich.text import Text
 
     from rankwell.rank.answers import snippet

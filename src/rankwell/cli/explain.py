@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankwell.cli.answers import make_console
 from rankwell.cli.options import needs, output_file
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import read_lines
@@ -18,7 +20,7 @@ from rankwell.models.spec import AttentionRule
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rankwell.rank.explain import Explanation, Token, View, Word
+    from rankwell.rank.explain import Explanation, Head, Token, Word
 
 MOST_SPLIT = 12
 
@@ -71,8 +73,10 @@ def explain(
 
         rankwell explain --model my-model --query … --document … --attention strm --compare-attention full --out two.pdf
     """
+    from rankwell.plots.attention import draw_attention
     from rankwell.plots.pictures import check_picture
-    from rankwell.rank.explain import View, as_json, compare_rules, draw_explanations
+    from rankwell.rank.explain import attention_maps
+    from rankwell.rank.explain import explain as explain_pair
     from rankwell.rank.ranker import Ranker
     from rankwell.rank.texts import read_text
 
@@ -81,19 +85,41 @@ def explain(
         raise RankwellError("give the document as --document TEXT, or as --docid ID with --collection")
     if out is not None:
         check_picture(out)
-    view = View.from_options(layer, head)
+    shown: Head = "mean" if head == "mean" else _number(head)
     text = read_text(collection, docid) if collection is not None and docid is not None else _read(document or "")
     ranker = Ranker.from_pretrained(model, engine={"device": "cpu", "dtype": "fp32"})
-    explanations = compare_rules(ranker, query, text, type, attention, compare_attention)
-    view = view.of(explanations[0])  # raises for wrong numbers before anything is printed or written
+    explanations = [explain_pair(ranker, query, text, type, attention=attention)]
+    if compare_attention == explanations[0].rule:
+        raise RankwellError(f"--compare-attention {compare_attention}: the model already uses this rule")
+    if compare_attention is not None:
+        explanations.append(explain_pair(ranker, query, text, type, attention=compare_attention))
+    view = explanations[0].view(layer, shown)  # raises for wrong numbers before anything is printed or written
     if out is not None:
-        draw_explanations(explanations, out, view)
+        maps = attention_maps([*explanations[1:], explanations[0]], layer, shown)
+        draw_attention(maps, out, title=view.capitalize())
     if json:
-        print(as_json(explanations, view))
+        content = explanations[0].as_dict(layer, shown)
+        for other in explanations[1:]:
+            content["compared"] = other.as_dict(layer, shown)
+        print(dumps(content, ensure_ascii=False))
         return
-    _print(explanations, view)
+    console = make_console(markup=False)
+    _print(console, explanations)
+    console.print(f"\nStrongest attention, query → document ({view})", style="bold")
+    links = explanations[0].strongest(layer, shown)
+    for link in links:
+        bar = "█" * max(1, round(20 * link.weight / (links[0].weight or 1)))
+        console.print(f"  {link.source.text:>16} → {link.target.text:<20} {link.weight:.4f}  {bar}")
     if out is not None:
         print(f"\n{out}")
+
+
+def _number(head: str) -> int:
+    """The number of an attention head."""
+    try:
+        return int(head)
+    except ValueError:
+        raise RankwellError(f"--head {head}: expected a number from 1, or mean") from None
 
 
 def _read(document: str) -> str:
@@ -103,12 +129,9 @@ def _read(document: str) -> str:
     return "\n".join(line for _, line in read_lines(document)).strip()
 
 
-def _print(explanations: Sequence[Explanation], view: View) -> None:
-    from rankwell.cli.answers import make_console
-
+def _print(console: Console, explanations: Sequence[Explanation]) -> None:
+    """The scores, what was truncated, the tokens and the words."""
     explanation = explanations[0]
-
-    console = make_console(markup=False)
     for shown in explanations:
         logits = " ".join(f"{value:.4f}" for value in shown.logits)
         figures = f"score {shown.score:.4f}   p(relevant) {shown.probability:.4f}   logits {logits}"
@@ -121,11 +144,6 @@ def _print(explanations: Sequence[Explanation], view: View) -> None:
         console.print(f"cut     {cut.pieces} pieces of the {cut.field}: {start}", style="yellow")
     _print_tokens(console, explanation)
     _print_words(console, explanation)
-    console.print(f"\nStrongest attention, query → document ({view})", style="bold")
-    links = explanation.strongest(view.layer, view.head)
-    for link in links:
-        bar = "█" * max(1, round(20 * link.weight / (links[0].weight or 1)))
-        console.print(f"  {link.source.text:>16} → {link.target.text:<20} {link.weight:.4f}  {bar}")
 
 
 def _print_tokens(console: Console, explanation: Explanation) -> None:

@@ -62,6 +62,6 @@ def export(
         from rankwell.sample import FOLDER
 
         each = rank_agreement(model, out, backend, FOLDER, changes)
-        found = f"Spearman {sum(each) / len(each):.4f} (least {min(each):.4f})"
+        correlation = f"Spearman {sum(each) / len(each):.4f} (least {min(each):.4f})"
         where = f"{len(each)} queries of {EXPORT_DOCUMENTS} documents each"
-        print(f"agreement with {model} on the sample: {found}, {where}")
+        print(f"agreement with {model} on the sample: {correlation}, {where}")

@@ -150,23 +150,22 @@ def index(
     cluster = cluster_of(context, "append", "expansions", "overwrite", "update", "weights")
     options = read_settings(settings, SETTINGS)
     encode = _vector_maker(encoder, words) if encoder or words else None
-    own = None
+    stop_words = None
     if "stop_words" in options:
-        own = frozenset(line.strip() for _, line in read_lines(options["stop_words"]) if line.strip())
+        stop_words = frozenset(line.strip() for _, line in read_lines(options["stop_words"]) if line.strip())
     title_weight = read_settings(weight and [weight], {"title": TitleWeight}, "--weight").get("title", 1.0)
-    how = {"stop_words": own, "identifiers": identifiers, "title_weight": title_weight}
-    analyzer = Analyzer.of(language or "en", **how)
+    analyzer = Analyzer.of(language or "en", stop_words=stop_words, identifiers=identifiers, title_weight=title_weight)
     columns = Columns(id_field, text_field, title_field)
     if cluster is not None:
         parts = options.get("segment_documents", SEGMENT_DOCUMENTS)
         job = IndexJob(collection, out.absolute(), parts, analyzer, store, columns, passages)
         made = build_index(job, cluster)
     else:
-        same = (append or update) and not (language or own or identifiers or weight)
-        how = {"analyzer": None if same else analyzer, "store": store}
-        how |= {"append": append, "update": update, "overwrite": overwrite}
+        same = (append or update) and not (language or stop_words or identifiers or weight)
+        building = {"analyzer": None if same else analyzer, "store": store}
+        building |= {"append": append, "update": update, "overwrite": overwrite}
         documents = resolve_documents(collection, columns, passages=passages)
-        made = _build(documents, out, weights, expansions, **how)
+        made = _build(documents, out, weights, expansions, **building)
     if encode is not None:
         encode(made)
     texts = made.documents.texts(made.documents.live_numbers()[:50]) if made.has_texts else []
@@ -180,7 +179,7 @@ def index(
 
 
 def _build(
-    documents: Iterable[Document], out: Path, weights: Path | None, expansions: Path | None, **how: Any
+    documents: Iterable[Document], out: Path, weights: Path | None, expansions: Path | None, **building: Any
 ) -> Index:
     """Build an index in this process, from files."""
     from rankwell.corpus.formats import read_weights
@@ -191,8 +190,8 @@ def _build(
     queries = read_expansions(expansions) if expansions else None
     vectors = read_weights(weights) if weights else None
     if vectors is not None and queries is not None:
-        vectors, queries = combine_weights(vectors, queries, analyzer=how["analyzer"]), None
-    return Index.build(documents, out, weights=vectors, expansions=queries, **how)
+        vectors, queries = combine_weights(vectors, queries, analyzer=building["analyzer"]), None
+    return Index.build(documents, out, weights=vectors, expansions=queries, **building)
 
 
 def _vector_maker(encoder: str | None, words: bool) -> Callable[[Index], object]:

@@ -38,6 +38,7 @@ from rankwell.models.spec import AttentionRule
 SETTINGS: dict[str, Any] = {
     "attention": AttentionRule,
     "template": Literal["mono", "typed", "nli"],
+    "types": Path,
     "markers": bool,
     "max_length": int,
     "max_query": Annotated[int, Ge(1)],
@@ -90,9 +91,6 @@ def rerank(
             "--depth", min=1, help="Candidates to re-rank per query; others follow. Default: 100, or the system's."
         ),
     ] = None,
-    types: Annotated[
-        Path | None, typer.Option("--types", help="Query types (qid, tab, label), for the template typed.")
-    ] = None,
     k: Annotated[int, typer.Option("--k", "-k", min=1, help="Answers to print per query.")] = SHOWN,
     backend: BackendOption = "torch",
     device: Device = None,
@@ -126,9 +124,10 @@ def rerank(
 
     Settings, for --set NAME=VALUE:
 
-    attention: full, strm, strict or exact_match; template: mono, typed or nli; markers: true or false, whether to
-    mark the words that query and document share; max_length, max_query: tokens of the sequence, and of the query that
-    are kept however long the document is. Default: as the checkpoint records.
+    attention: full, strm, strict or exact_match; template: mono, typed or nli; types: a file of query types (qid, tab,
+    label), for the template typed; markers: true or false, whether to mark the words that query and document share;
+    max_length, max_query: tokens of the sequence, and of the query that are kept however long the document is. Default:
+    as the checkpoint records.
 
     stride: words from the start of one window to the next; aggregate: how window scores become a document's: max,
     mean, first, topN, or weighted, as in top3:0.5,0.3,0.2.
@@ -169,7 +168,8 @@ def rerank(
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.sources import is_question
     from rankwell.models.devices import Computing
-    from rankwell.rank.requests import DEPTH, RerankRequest
+    from rankwell.rank.requests import RerankRequest
+    from rankwell.rank.system import DEPTH
     from rankwell.rank.texts import is_system
     from rankwell.scale.rerank import ClusterRanker, RerankJob
 
@@ -198,7 +198,6 @@ def rerank(
         columns=columns,
         model=model,
         depth=depth or DEPTH,
-        types=types,
         computing=Computing(device, precision, backend, trust_remote_code),
         changes={name: value for name, value in changes.items() if value},
         windows=windows,

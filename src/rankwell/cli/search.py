@@ -181,7 +181,6 @@ def search(
         filter=filter,
         syntax=syntax,
     )
-    request.check()
     result = request.execute(_workers(cluster, hybrid, out), name=options.get("tag"))
     if out is None:
         print_answers(result, as_json=json, filtered=filter is not None)

@@ -97,20 +97,25 @@ def tune(
         read_queries(queries, columns),
         read_qrels(qrels),
     )
-    how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}
+    choice: dict[str, Any] = {
+        "measure": measure,
+        "folds": folds,
+        "seed": seed,
+        "threads": threads or os.cpu_count() or 1,
+    }
     analyzers = other_analyzers(opened, parse_values(weight))
-    tuning = tune_bm25(opened, records, judgments, k1=parse_values(k1), b=parse_values(b), **how)
+    tuning = tune_bm25(opened, records, judgments, k1=parse_values(k1), b=parse_values(b), **choice)
     print(grid_table(tuning), file=reports(out))
     record = tuning.as_dict(as_point)
     if analyzers:
-        builds, _ = choose_analyzer(opened, analyzers, records, judgments, tuning.best, **how)
+        builds, _ = choose_analyzer(opened, analyzers, records, judgments, tuning.best, **choice)
         table = builds.table("what the index is built with, searched so", build_options, name=build_options)
         print(f"\n{table}", file=reports(out))
         record["index"] = builds.as_dict(as_build)
     if bi_encoder is not None:
         from rankwell.rank.dense import DenseRanker, share_table, tune_hybrid
 
-        shares = tune_hybrid(opened, DenseRanker(bi_encoder), records, judgments, tuning.best, **how)
+        shares = tune_hybrid(opened, DenseRanker(bi_encoder), records, judgments, tuning.best, **choice)
         print("\n" + share_table(shares), file=reports(out))
         record["hybrid"] = shares.as_dict(lambda setting: {"share": setting.similarity})
     if out:

@@ -141,7 +141,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 MAX_LINE_BYTES = 32 * 2**20
 """Of a line, and of a cell of csv, which takes some ten times as much memory."""
 MOST_UNPACKED, LEAST_UNPACKED = 500, 2**28
-"""A gzip file may have so many times its size in it, or so many bytes. Text has some ten times its size."""
+"""A gzip file may unpack to this many times its size, or to this many bytes. Text unpacks to about ten times."""
 TEMPORARY_PREFIX = ".partial-"
 DISK_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),  # the disk

@@ -36,7 +36,7 @@ _lock = threading.RLock()
 
 
 def allow_uncompiled(steps: int = SMALL) -> None:
-    """Let kernels run uncompiled until they have taken so many steps, for a command that may be a short one.
+    """Let kernels run uncompiled until they have taken ``steps`` steps, for a command that may be a short one.
 
     With 0 steps the next kernel is compiled at once, for what is known to be long.
     """

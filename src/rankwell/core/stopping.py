@@ -22,7 +22,7 @@ class TimeIsUp(BaseException):
 
 @contextmanager
 def time_limit(seconds: float, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Raise :class:`TimeIsUp` from the work inside after so many seconds of a clock, which may stand still at times.
+    """Raise :class:`TimeIsUp` from the work inside after ``seconds`` of a clock, which may stand still at times.
 
     Works in the main thread, on systems with timers; elsewhere there is no limit.
     """

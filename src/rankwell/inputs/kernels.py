@@ -137,7 +137,7 @@ def lay_out(
             final = f
             needs[f] = ends[pair, f] - begins[pair, f]
             if marked:
-                # A window may begin within a word: what is left of it is marked like a whole one.
+                # A window may begin within a word: its rest is marked like a whole word.
                 for i in range(begins[pair, f], ends[pair, f]):
                     if marks[i] > 0 and (opens[i] or i == begins[pair, f] or marks[i - 1] != marks[i]):
                         needs[f] += 2

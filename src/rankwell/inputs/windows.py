@@ -145,12 +145,12 @@ def _parse_weights(name: str, text: str, n: int) -> tuple[float, ...]:
     return weights
 
 
-def aggregate_windows(scores: Scores, owners: Rows, how: str) -> Scores:
+def aggregate_windows(scores: Scores, owners: Rows, aggregate: str) -> Scores:
     """One score for each document from those of its windows, which are adjacent.
 
     ``topN`` is the mean of the N best windows, or of all if there are fewer, weighted if weights are given.
     """
-    kind, weights = parse_aggregate(how)
+    kind, weights = parse_aggregate(aggregate)
     first = np.flatnonzero(np.diff(owners, prepend=-1))
     if kind == "first":
         return scores[first]

@@ -90,8 +90,8 @@ def read_answers(ranking: Ranking, texts: Texts) -> list[Answer]:
 def match_answers(query: str, answers: Sequence[Answer], texts: Texts) -> list[AnswerMatches]:
     """The words of each answer that the query has, too, by the index's analyser."""
     analyzer = texts.analyzer if isinstance(texts, Index) else Analyzer.english()
-    found = match_texts(analyzer, query, [*(a.title for a in answers), *(a.text for a in answers)])
-    return list(map(AnswerMatches, found[: len(answers)], found[len(answers) :]))
+    matches = match_texts(analyzer, query, [*(a.title for a in answers), *(a.text for a in answers)])
+    return list(map(AnswerMatches, matches[: len(answers)], matches[len(answers) :]))
 
 
 def snippet(text: str, matches: Sequence[Match], length: int) -> tuple[int, int]:

@@ -227,7 +227,7 @@ class DenseRanker:
         return iter(self._copies[store.docids])
 
     def compresses(self, documents: int) -> bool:
-        """Whether a search among so many documents compares codes."""
+        """Whether a search among this many documents compares codes."""
         if self.vector_search != "auto":
             return self.vector_search == "compressed"
         # Signs say nothing about the lengths of vectors.

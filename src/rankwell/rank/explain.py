@@ -6,11 +6,9 @@ at a time in float32, and gives the engine's logits as well. Layers and heads co
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -24,8 +22,8 @@ from rankwell.inputs.templates import SpecialTokens, Template, TruncationReport,
 from rankwell.models.attention import dense_mask
 from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity, cosine
 from rankwell.models.spec import AttentionRule, under_rule
-from rankwell.plots.attention import AttentionMap, Label, draw_attention
-from rankwell.rank.engines.engine import LoadedModel, Logits, probability, relevance
+from rankwell.plots.attention import AttentionMap, Label
+from rankwell.rank.engines.engine import Logits, probability, relevance
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
 
@@ -36,33 +34,6 @@ except ImportError:
 
 
 Head = int | Literal["mean"]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The layer and the attention head to show, counted from 1. Prints as ``layer 6, mean of 12 heads``."""
-
-    layer: int | None = None
-    """None: the last."""
-    head: Head = "mean"
-    heads: int = 0
-
-    @classmethod
-    def from_options(cls, layer: int | None, head: str) -> View:
-        """Read the options of ``rankwell explain``."""
-        try:
-            return cls(layer, "mean" if head == "mean" else int(head))
-        except ValueError:
-            raise RankwellError(f"--head {head}: expected a number from 1, or mean") from None
-
-    def of(self, explanation: Explanation) -> View:
-        """The view with the last layer's number if none was given. Raises for a layer or head that does not exist."""
-        explanation.weights(self.layer, self.head)
-        layers, heads = explanation.attention.shape[:2]
-        return View(layers if self.layer is None else self.layer, self.head, heads)
-
-    def __str__(self) -> str:
-        return f"layer {self.layer}, " + (f"mean of {self.heads} heads" if self.head == "mean" else f"head {self.head}")
 
 
 # Placeholders for special tokens when a pair is laid out a second time with numbered pieces (see _origins).
@@ -177,6 +148,12 @@ class Explanation:
         weights: NDArray[np.float32] = self.attention[layer - 1, head - 1]
         return weights
 
+    def view(self, layer: int | None = None, head: Head = "mean") -> str:
+        """What :meth:`weights` shows, as in ``layer 6, mean of 12 heads``. Raises if there is no such layer or head."""
+        self.weights(layer, head)
+        layers, heads = self.attention.shape[:2]
+        return f"layer {layer or layers}, " + (f"mean of {heads} heads" if head == "mean" else f"head {head}")
+
     def open_in(self, layer: int | None = None) -> NDArray[np.bool_]:
         """What each row may attend to (L, L) in a layer (default: the last)."""
         visible: NDArray[np.bool_] = self.open[-1 if layer is None else layer - 1]
@@ -216,33 +193,8 @@ class Explanation:
         }
 
 
-def compare_rules(
-    ranker: Ranker | LoadedModel,
-    query: str,
-    document: str,
-    type: str | None = None,
-    attention: AttentionRule | None = None,
-    other: AttentionRule | None = None,
-) -> list[Explanation]:
-    """A pair's explanation and, if ``other`` is given, the explanation under that attention rule."""
-    explanations = [explain(ranker, query, document, type, attention=attention)]
-    if other is not None:
-        if other == explanations[0].rule:
-            raise RankwellError(f"--compare-attention {other}: the model already uses this rule")
-        explanations.append(explain(ranker, query, document, type, attention=other))
-    return explanations
-
-
-def as_json(explanations: Sequence[Explanation], view: View) -> str:
-    """An explanation as JSON, and the one it is compared with as ``compared``."""
-    content = explanations[0].as_dict(view.layer, view.head)
-    for other in explanations[1:]:
-        content["compared"] = other.as_dict(view.layer, view.head)
-    return json.dumps(content, ensure_ascii=False)
-
-
 def explain(
-    ranker: Ranker | LoadedModel,
+    ranker: Ranker,
     query: str,
     document: str,
     type: str | None = None,
@@ -250,8 +202,6 @@ def explain(
     attention: AttentionRule | None = None,
 ) -> Explanation:
     """Explain a pair's score; ``attention`` overrides the model's rule."""
-    if isinstance(ranker, LoadedModel):
-        ranker = Ranker.from_loaded(ranker)
     engine, tokenizer = ranker.engine, ranker.tokenizer
     if not engine.explainable:
         raise RankwellError("only BERT rankers with the torch backend can be explained; others do not expose attention")
@@ -396,12 +346,6 @@ def _joined(pieces: Sequence[str]) -> str:
 
 
 MOST_WORDS = 24
-
-
-def draw_explanations(explanations: Sequence[Explanation], out: Path, view: View) -> None:
-    """Draw the attention of an explanation, and of the one it is compared with."""
-    maps = attention_maps([*explanations[1:], explanations[0]], view.layer, view.head)
-    draw_attention(maps, out, title=f"{view}".capitalize())
 
 
 def attention_maps(

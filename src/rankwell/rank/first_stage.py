@@ -116,17 +116,20 @@ class Finder:
         ``encoded`` are the queries as :meth:`encode` reads them, if they are needed for more than this.
         """
         if not self.words or k < 1:
-            return self._find(queries, k, threads, self.encode(queries, scope) if encoded is None else encoded)
-        found, name = dict[str, Ranking](), "BM25"
+            read = self.encode(queries, scope) if encoded is None else encoded
+            return self._find(queries, k, scope, threads, read)
+        rankings, name = dict[str, Ranking](), "BM25"
         for begin in range(0, len(queries), QUERIES_AT_A_TIME):  # word vectors are large
             some = queries[begin : begin + QUERIES_AT_A_TIME]
             read = encoded if encoded is not None and encoded.words else self.encode(some, scope)
-            run = self._find(some, max(k, self.words_depth), threads, read)
-            found |= self.add_words(run, some, read).head(k)
+            run = self._find(some, max(k, self.words_depth), scope, threads, read)
+            rankings |= self.add_words(run, some, read).head(k)
             name = run.name
-        return Run(found, name=name)
+        return Run(rankings, name=name)
 
-    def _find(self, queries: Sequence[Query], k: int, threads: int, encoded: EncodedQueries | None) -> Run:
+    def _find(
+        self, queries: Sequence[Query], k: int, scope: Scope, threads: int, encoded: EncodedQueries | None
+    ) -> Run:
         """The best documents before word vectors re-rank them."""
         raise NotImplementedError
 
@@ -169,35 +172,21 @@ class FirstStage(Finder):
         """The index, which stores the texts."""
         return self.index
 
-    def search(
-        self,
-        queries: Sequence[Query],
-        k: int = 1000,
-        scope: Scope = EVERYTHING,
-        *,
-        threads: int = 1,
-        encoded: EncodedQueries | None = None,
+    def _find(
+        self, queries: Sequence[Query], k: int, scope: Scope, threads: int, encoded: EncodedQueries | None
     ) -> Run:
-        """The best ``k`` documents of each query within the ``scope``; ``encoded`` are the queries, if read before."""
-        if scope.filter is not None:
-            within = replace(self, index=self.index.filtered(scope.filter))
-            return within.search(queries, k, replace(scope, filter=None), threads=threads, encoded=encoded)
-        if scope.syntax:
-            plain, name = replace(scope, syntax=False), "BM25" if not self.share else "hybrid"
+        def search(index: Index, queries: Sequence[Query]) -> Run:
+            if not self.share:
+                return index.search(queries, self.bm25, k=k, threads=threads)
+            from rankwell.rank.dense import search_hybrid
 
-            def search_one(view: Index, some: Sequence[Query]) -> Run:
-                return replace(self, index=view).search(some, k, plain, threads=threads, encoded=encoded)
+            weights = self.share, self.bm25
+            return search_hybrid(index, self.dense, queries, *weights, k=k, threads=threads, encoded=encoded)
 
-            return self.index.search_each(queries, search_one, name=name)
-        return super().search(queries, k, scope, threads=threads, encoded=encoded)
-
-    def _find(self, queries: Sequence[Query], k: int, threads: int, encoded: EncodedQueries | None) -> Run:
-        if not self.share:
-            return self.index.search(queries, self.bm25, k=k, threads=threads)
-        from rankwell.rank.dense import search_hybrid
-
-        how = {"k": k, "threads": threads}
-        return search_hybrid(self.index, self.dense, queries, self.share, self.bm25, encoded=encoded, **how)
+        index = self.index.filtered(scope.filter)
+        if not scope.syntax:
+            return search(index, queries)
+        return index.search_each(queries, search, name="hybrid" if self.share else "BM25")
 
     def prepare(self) -> list[Path]:
         """Compute the vectors that are missing; returns the folders that hold them."""
@@ -249,7 +238,7 @@ class FirstStage(Finder):
             share, words, bm25 = float(record["share"]), float(record["words"]), BM25(**record["bm25"])
         except (KeyError, TypeError, ValueError):
             raise InputError(path, None, "not the record of a first stage") from None
-        return cls(Index.open(folder / index), bm25, _find(encoder, folder), share, words, computing=computing)
+        return cls(Index.open(folder / index), bm25, _encoder(encoder, folder), share, words, computing=computing)
 
     def describe(self) -> dict[str, Any]:
         """BM25's parameters and, if it has a bi-encoder, its share and weight: for tables and manifests."""
@@ -287,7 +276,9 @@ class GivenRun(Finder):
         """The documents of each query that word vectors re-rank."""
         return min(self.depth, WORDS_DEPTH)
 
-    def _find(self, queries: Sequence[Query], k: int, threads: int, encoded: EncodedQueries | None) -> Run:
+    def _find(
+        self, queries: Sequence[Query], k: int, scope: Scope, threads: int, encoded: EncodedQueries | None
+    ) -> Run:
         run = Run({query.qid: self.run[query.qid] for query in queries if query.qid in self.run}, name=self.run.name)
         if self.share:
             top = run.head(self.depth)
@@ -305,5 +296,5 @@ def _place(encoder: Encoder, folder: Path) -> str:
     return _relative(Path(encoder), folder) if isinstance(encoder, Path) or Path(encoder).is_dir() else encoder
 
 
-def _find(encoder: str | None, folder: Path) -> Encoder | None:
+def _encoder(encoder: str | None, folder: Path) -> Encoder | None:
     return folder / encoder if encoder is not None and encoder.startswith(".") else encoder

@@ -1,10 +1,9 @@
-"""Fusion: one run from several, by shares of their scores or by reciprocal ranks.
+"""Fusion: one run from several, by shares of their scores.
 
-    Shares       model · normalised score + similarity · normalised score + first · normalised score
-    RankFusion   Σ 1 / (k + rank)
+    model · normalised score + similarity · normalised score + first · normalised score
 
 The scores of different systems are on different scales (BM25 is unbounded, log p(relevant) is at most 0), so they are
-normalised within each query before they are added; rank fusion needs no normalisation.
+normalised within each query before they are added.
 :func:`~rankwell.rank.tuning.tune_fusion` chooses the shares on judged queries.
 """
 
@@ -54,13 +53,12 @@ def _z_score(scores: Values) -> Values:
 
 @dataclass(frozen=True, eq=False)
 class AlignedScores:
-    """One query's documents: ``scores`` and ``ranks`` (from 1) are (runs, documents), NaN where a run lacks one."""
+    """One query's documents: ``scores`` are (runs, documents), NaN where a run lacks one."""
 
     runs: tuple[str, ...]
     docids: Callable[[Rows], list[str]]
     """The ids of the documents in the given columns."""
     scores: Values
-    ranks: Values
     _normalised: dict[str, Values] = field(default_factory=dict)
 
     def normalised(self, normalise: str) -> Values:
@@ -154,47 +152,20 @@ def _rest(*shares: float) -> float:
     return abs(round(rest, 12))
 
 
-@dataclass(frozen=True, slots=True)
-class RankFusion:
-    """Reciprocal rank fusion of any runs: Σ 1 / (k + rank). A run adds nothing to a document it lacks."""
-
-    k: float = 60.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.k < np.inf:
-            raise RankwellError(f"k is {self.k:g} in rank fusion; expected 0 or more")
-
-    def __str__(self) -> str:
-        return f"reciprocal ranks, k={self.k:g}"
-
-    def check_runs(self, runs: Sequence[str]) -> None:
-        """All runs count alike."""
-
-    def combine(self, candidates: AlignedScores) -> Values:
-        """One score for each document."""
-        total = np.zeros(candidates.ranks.shape[1])
-        for part in np.nan_to_num(1.0 / (self.k + candidates.ranks)):
-            total += part
-        return total
-
-
-Fusion = Shares | RankFusion
-
-
 _NOTHING = Ranking((), np.zeros(0, np.float32))
 
 
 def fuse(
     runs: Mapping[str, Run],
-    fusion: Fusion | Callable[[str], Fusion],
+    fusion: Shares | Callable[[str], Shares],
     *,
     depth: int | None = None,
     name: str = "fusion",
 ) -> Run:
-    """Fuse ``runs``, called ``model``, ``similarity`` and ``first`` as in :class:`Shares`; rank fusion takes any names.
+    """Fuse ``runs``, called ``model``, ``similarity`` and ``first`` as in :class:`Shares`.
 
     ``depth`` limits the documents of each query. A query that one run lacks is ranked by the others. A function of the
-    query id can choose a fusion for each query.
+    query id can choose the shares for each query.
 
     >>> bm25 = Run.from_scores({"q": {"a": 12.0, "b": 10.0, "c": 2.0}})
     >>> mono = Run.from_scores({"q": {"a": -3.0, "b": -1.0}})
@@ -204,22 +175,11 @@ def fuse(
     align = Alignment(runs)
     rankings: dict[str, Ranking] = {}
     for qid in align.qids:
-        fusion_of_query = fusion(qid) if callable(fusion) else fusion
-        fusion_of_query.check_runs(align.names)
-        if len(ranking := _fuse_query(align(qid), fusion_of_query, depth)):
+        shares = fusion(qid) if callable(fusion) else fusion
+        shares.check_runs(align.names)
+        if len(ranking := _fuse_query(align(qid), shares, depth)):
             rankings[qid] = ranking
     return Run(rankings, name=name)
-
-
-def fuse_reranked(first: Run, model: Run, fusion: Fusion, similarity: Run | None = None) -> Run:
-    """Fuse the run of a model with the first stage's and, if there is one, with a bi-encoder's of the same documents.
-
-    With a bi-encoder, only the model's documents are ranked. Without one, the first stage's other documents are kept.
-    """
-    if similarity is None:
-        return fuse({"first": first, "model": model}, fusion)
-    known = {qid: first[qid].select(set(ranking.docids).__contains__) for qid, ranking in model.items() if qid in first}
-    return fuse({"model": model, "similarity": similarity, "first": Run(known)}, fusion)
 
 
 def before_rest(top: Run, first: Run) -> Run:
@@ -236,8 +196,8 @@ def before_rest(top: Run, first: Run) -> Run:
     return Run(rankings, name=top.name)
 
 
-def _fuse_query(candidates: AlignedScores, fusion: Fusion, depth: int | None) -> Ranking:
-    scores = fusion.combine(candidates).astype(np.float32)
+def _fuse_query(candidates: AlignedScores, shares: Shares, depth: int | None) -> Ranking:
+    scores = shares.combine(candidates).astype(np.float32)
     columns = np.arange(len(scores))
     if depth is not None and depth < len(scores):
         # Only candidates for the top are sorted, including all that tie at the cut-off.
@@ -269,13 +229,11 @@ class Alignment:
         """The candidates of a query. A run without the query has a row of zeros."""
         docids, parts = self._by_number(qid) if self._numbered else self._by_id(qid)
         scores = np.full((len(parts), max(int(columns.max(initial=-1)) for columns, _ in parts) + 1), np.nan)
-        ranks = scores.copy()
         for row, (columns, values) in enumerate(parts):
             scores[row, columns] = values
-            ranks[row, columns] = np.arange(1, len(columns) + 1)
             if not len(columns):
                 scores[row] = 0.0
-        return AlignedScores(self.names, docids, scores, ranks)
+        return AlignedScores(self.names, docids, scores)
 
     def _by_id(self, qid: str) -> tuple[Callable[[Rows], list[str]], list[tuple[Rows, Scores]]]:
         """A function that names columns, and each run's columns and scores."""

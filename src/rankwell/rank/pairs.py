@@ -95,12 +95,11 @@ class PredictOptions(TypedDict, total=False):
 def checked_name(model: Any) -> str | Path:
     """The name or folder of a model. Raises for anything else."""
     if not isinstance(model, str | Path):
-        found = excerpt(repr(model))
-        raise RankwellError(f'the model is {found}, expected a name or folder, as in Ranker("my-model")')
+        raise RankwellError(f'the model is {excerpt(repr(model))}, expected a name or folder, as in Ranker("my-model")')
     return model
 
 
-def check_options(options: Mapping[str, Any]) -> None:
+def check_keywords(options: Mapping[str, Any]) -> None:
     """Raise for a keyword that :class:`PredictOptions` does not have."""
     known = PredictOptions.__annotations__
     wrong = next((name for name in options if name not in known), None)
@@ -147,8 +146,8 @@ def documents_to_rank(query: Any, documents: Any, top_k: Any = None) -> tuple[Se
     if not isinstance(query, str):
         raise RankwellError(f"the query is {excerpt(repr(query))}, expected a string, as in {example}")
     if isinstance(documents, str | bytes | os.PathLike) or not isinstance(documents, Iterable):
-        found = excerpt(repr(documents))
-        raise RankwellError(f"the documents are {found}, expected a list of texts or {{id: text}}, as in {example}")
+        given = excerpt(repr(documents))
+        raise RankwellError(f"the documents are {given}, expected a list of texts or {{id: text}}, as in {example}")
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int | np.integer) or top_k < 1):
         raise RankwellError(f"top_k is {top_k!r}, expected a whole number from 1, or None for all documents")
     keyed = isinstance(documents, Mapping)

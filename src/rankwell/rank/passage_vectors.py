@@ -99,7 +99,7 @@ class PassageVectors:
     def products(self, numbers: Rows, query: Vectors, parts: int = 1) -> Vectors:
         """The products (N,) of a query (H,) with the vectors of these documents, whose numbers ascend.
 
-        Threads share the rows in so many ``parts``. The kernel's products do not depend on how they are divided.
+        Threads share the rows, divided into ``parts``. The kernel's products do not depend on how they are divided.
         """
         if not has_kernel(self.width):
             return self.at(numbers).astype(np.float32) @ query
@@ -205,10 +205,11 @@ class PassageWords:
         missing = len(panels) * panels.shape[2] - count
         along, factors = np.pad(along, ((0, 0), (0, missing))), np.pad(factors, (0, missing))
         for shard, rows in rows_of.items():
-            best, found = np.empty((len(rows), len(factors)), np.float32), np.empty((len(rows), len(factors)), np.int64)
+            shape = len(rows), len(factors)
+            best, which = np.empty(shape, np.float32), np.empty(shape, np.int64)
             words = self._parts[shard].rows, begins[rows], ends[rows]
-            best_matches(*words, along[rows], LEVELS, RESTS, panels, factors, best, found)
-            similarities[rows], places[rows] = best[:, :count], found[:, :count]
+            best_matches(*words, along[rows], LEVELS, RESTS, panels, factors, best, which)
+            similarities[rows], places[rows] = best[:, :count], which[:, :count]
         return similarities, places
 
 
@@ -256,14 +257,14 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Sh
     reads = base is None and encoder.takes_tokens and not skipped.all()
     tokens = StoredTokens.open(store.documents, encoder.tokenizer) if reads else None
 
-    def encode(numbers: Rows, found: list[Codes] | None) -> Vectors:
+    def encode(numbers: Rows, fresh: list[Codes] | None) -> Vectors:
         if not len(numbers):
             return np.empty((0, encoder.width), np.float32)
         if base is not None:
             return encoder.map_documents(base.at(numbers))
         if tokens is not None:
-            return encoder.encode_tokens(tokens, numbers, found, encode_words)
-        return encoder.encode_documents(store.texts_at(numbers), found, encode_words)
+            return encoder.encode_tokens(tokens, numbers, fresh, encode_words)
+        return encoder.encode_documents(store.texts_at(numbers), fresh, encode_words)
 
     def write_vectors(items: range, numbers: Rows, vectors: Vectors, file: IO[bytes]) -> None:
         half = np.zeros((len(items), encoder.width), np.float16)
@@ -275,33 +276,33 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Sh
             raise RankwellError(f"the vector of document {docid!r} has numbers that are not finite in 16 bits")
         file.write(half.data)
 
-    def write_words(items: range, numbers: Rows, found: list[Codes], file: IO[bytes]) -> None:
+    def write_words(items: range, numbers: Rows, fresh: list[Codes], file: IO[bytes]) -> None:
         here = slice(*np.searchsorted(word_rows, [items.start, items.stop]))
         begin, end = (int(word_lengths[:row].sum()) for row in (here.start, here.stop))
         owners = np.concatenate([word_rows[here], numbers])
-        lengths = np.concatenate([word_lengths[here], np.array([len(words) for words in found], np.int64)])
-        joined = np.concatenate([codes[begin:end], *found])
+        lengths = np.concatenate([word_lengths[here], np.array([len(words) for words in fresh], np.int64)])
+        joined = np.concatenate([codes[begin:end], *fresh])
         order = np.argsort(owners)
         file.write(np.cumsum(lengths[order]).data)
         file.write(joined[gather((np.cumsum(lengths) - lengths)[order], lengths[order])].data)
 
     def work(items: range, file: IO[bytes]) -> None:
         numbers = items.start + np.flatnonzero(~skipped[items.start : items.stop])
-        found: list[Codes] | None = None if words is None else []
-        vectors = encode(numbers, found)
-        if found is None:
+        fresh: list[Codes] | None = None if words is None else []
+        vectors = encode(numbers, fresh)
+        if fresh is None:
             write_vectors(items, numbers, vectors, file)
             return
-        write_words(items, numbers, found, file)
+        write_words(items, numbers, fresh, file)
         path = shards.path(items.start // shards.size)
         if wants and not path.exists():
             with checked_binary(path) as beside:
                 write_vectors(items, numbers, vectors, beside)
 
-    how = " in int8" if encoder.precision == "int8" else ""
+    precision = " in int8" if encoder.precision == "int8" else ""
     if words is not None and wants:
         open_shards(shards)
-    map_shards(words or shards, work, description=f"computing {'vectors' if wants else 'word vectors'}{how}")
+    map_shards(words or shards, work, description=f"computing {'vectors' if wants else 'word vectors'}{precision}")
 
 
 def _shards(store: DocumentStore, encoder: BiEncoder, size: int | None = None, *, words: bool = False) -> Shards:
@@ -311,8 +312,8 @@ def _shards(store: DocumentStore, encoder: BiEncoder, size: int | None = None, *
     """
     if not encoder.name:
         raise RankwellError("this bi-encoder has no name to store its vectors under")
-    exact, own = (_shards_named(name, store, encoder, size, words) for name in (encoder.exact_name, encoder.name))
-    return exact if exact.folder.is_dir() and not exact.pending() else own
+    exact, others = (_shards_named(name, store, encoder, size, words) for name in (encoder.exact_name, encoder.name))
+    return exact if exact.folder.is_dir() and not exact.pending() else others
 
 
 def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int | None, words: bool) -> Shards:

@@ -36,7 +36,7 @@ from rankwell.rank.pairs import (
     Pairs,
     PredictOptions,
     best_first,
-    check_options,
+    check_keywords,
     checked_name,
     checked_pairs,
     convert,
@@ -45,8 +45,7 @@ from rankwell.rank.pairs import (
     is_pair,
     split_rankings,
 )
-from rankwell.rank.rankers import RANKERS, WORDS, AnyRanker, kind_of, queries_by_id
-from rankwell.rank.rankers import check_options as check_kind
+from rankwell.rank.rankers import RANKERS, WORDS, AnyRanker, check_options, kind_of, queries_by_id
 from rankwell.rank.texts import Documents, Texts, distinct, make_tokens
 
 LAYOUT = 2
@@ -229,7 +228,7 @@ class Ranker:
 
         ``types`` are the queries' types. A single pair gets a single score. ``options`` are CrossEncoder's keywords.
         """
-        check_options(options)
+        check_keywords(options)
         self.template.require("query", "document")
         alone = is_pair(pairs)
         checked = checked_pairs([pairs] if alone else pairs)
@@ -415,7 +414,7 @@ def open_ranker(
     options = {name: value for name, value in asdict(computing).items() if value != getattr(EXACT, name)} | options
     folder = find_model(model, code=options.get("trust_remote_code", False))
     kind = WORDS if words else kind_of(folder)
-    check_kind(folder, kind, **options)
+    check_options(folder, kind, **options)
     if kind is None:
         ranker = Ranker(folder, **options)
         ranker.template.require("query", "document")

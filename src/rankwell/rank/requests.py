@@ -37,7 +37,7 @@ from rankwell.rank.first_stage import GivenRun
 from rankwell.rank.fusion import Shares
 from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import WORDS, AnyRanker, Reranker, VectorSearch, check_options, kind_of
-from rankwell.rank.system import System, open_searchable
+from rankwell.rank.system import DEPTH, System, open_searchable
 from rankwell.rank.texts import Texts, find_index, is_system, open_texts, worth_keeping
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
@@ -45,8 +45,6 @@ from rankwell.retrieve.index import Index
 if TYPE_CHECKING:
     from rankwell.models.bi_encoder import BiEncoder
 
-DEPTH = 100
-"""Candidates to re-rank per query; more rarely pay for their time."""
 DEEP = 1000
 """The depth of the literature, for comparison."""
 FEW = 1000
@@ -131,9 +129,15 @@ class SearchRequest:
             # Workers with GPUs compute exact vectors, whatever this machine would choose.
             exact = computing.device not in (None, "cpu")
             computing = replace(computing, device="cpu", precision="fp32" if exact else computing.precision)
-        how: dict[str, Any] = {"bm25": self.bm25, "hybrid": self.hybrid, "words": self.words}
-        how |= {"encoder": self.encoder, "vectors": self.vectors}
-        return open_searchable(self.index, computing, **how)
+        return open_searchable(
+            self.index,
+            computing,
+            bm25=self.bm25,
+            hybrid=self.hybrid,
+            words=self.words,
+            encoder=self.encoder,
+            vectors=self.vectors,
+        )
 
 
 @dataclass(frozen=True)
@@ -200,12 +204,7 @@ class RerankRequest:
             check_options(self.model, kind, **{name: getattr(self, name) for name in names}, **more)
 
     def read(self) -> tuple[Run, list[Query]]:
-        """The candidates of a run, and their queries in the same order."""
-        run, queries = self._read()
-        return run.head(self.depth), queries
-
-    def _read(self) -> tuple[Run, list[Query]]:
-        """The whole run, and its queries in the same order."""
+        """The run, and its queries in the same order."""
         assert self.run is not None
         run, listed = read_run(self.run), self._questions()
         if is_question(self.queries) and len(run) == 1:
@@ -221,34 +220,24 @@ class RerankRequest:
         labels = read_types(self.types) if self.types else {}
         return [replace(query, type=labels.get(query.qid)) for query in read_questions(self.queries)]
 
-    def _input(self) -> tuple[Run | None, list[Query]]:
-        """The candidates, unless they are to be searched, and the queries."""
-        if self.run is None:
-            return (None, self._questions()) if find_index(self.collection) is not None else self._listed()
-        return self._read()
-
     def open(self, run: Run | None, ranker: Reranker | None, device: str | None) -> System:
         """The system that answers with a ranker, for a run or from what it finds itself."""
-        computing, how = replace(self.computing, device=device), dict[str, Any](ranker=ranker, depth=self.depth)
-        if run is None:
-            return self._searching(find_index(self.collection), computing, how)
-        texts = open_texts(self.collection, run.head(self.depth), self.columns)
-        if self.system is not None:
-            return replace(self.system, **how).given(run, texts)
-        encoder = None if self.blend is None else self.encoder or DEFAULT
-        return System(GivenRun(run, texts, encoder, computing=computing), shares=self.shares, **how)
-
-    def _searching(self, index: Path | None, computing: Computing, how: Mapping[str, Any]) -> System:
-        """The system that finds the candidates for a question in an index, which may be a system's."""
+        computing, encoder = replace(self.computing, device=device), self.encoder or DEFAULT
+        reranks: dict[str, Any] = {"ranker": ranker, "depth": self.depth}
+        if run is not None:
+            texts = open_texts(self.collection, run.head(self.depth), self.columns)
+            if self.system is not None:
+                return replace(self.system, **reranks).given(run, texts)
+            finder = GivenRun(run, texts, None if self.blend is None else encoder, computing=computing)
+            return System(finder, shares=self.shares, **reranks)
+        index = find_index(self.collection) or self.collection
         if self.system is not None:
             same = self.collection == str(self.system.folder)
-            return replace(self.system if same else self.system.with_index(Index.open(str(index))), **how)
+            return replace(self.system if same else self.system.with_index(Index.open(index)), **reranks)
         if is_system(self.collection) and self.hybrid is None and self.encoder is None:
-            return replace(System.open(self.collection, computing), shares=self.shares, **how)
-        encoder = self.encoder or DEFAULT
-        return System.of_index(
-            str(index), hybrid=self.hybrid, encoder=encoder, shares=self.shares, computing=computing, **how
-        )
+            return replace(System.open(self.collection, computing), shares=self.shares, **reranks)
+        reranks |= {"shares": self.shares, "computing": computing}
+        return System.of_index(index, hybrid=self.hybrid, encoder=encoder, **reranks)
 
     def _listed(self) -> tuple[Run, list[Query]]:
         """All documents of a small collection as candidates."""
@@ -280,7 +269,13 @@ class RerankRequest:
         self, workers: Callable[[RerankRequest], Reranker] | None = None, *, name: str = "rankwell"
     ) -> RunResult:
         """Re-rank. If ``workers`` score a request in the model's place, this process computes on the CPU."""
-        listed, queries = self._input()
+        listed: Run | None
+        if self.run is not None:
+            listed, queries = self.read()
+        elif find_index(self.collection) is None:
+            listed, queries = self._listed()
+        else:  # the candidates are searched
+            listed, queries = None, self._questions()
         cache = ScoreCache(self.cache) if self.cache else None
         computing = self.computing
         device = "cpu" if workers is not None and computing.backend == "torch" else computing.device

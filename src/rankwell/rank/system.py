@@ -39,14 +39,14 @@ from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing, ComputingOptions
 from rankwell.rank.answers import Answer, read_answers
 from rankwell.rank.first_stage import FIRST_STAGE, Finder, FirstStage, GivenRun, Scope
-from rankwell.rank.fusion import Shares, before_rest, fuse, fuse_reranked
+from rankwell.rank.fusion import Shares, before_rest, fuse
 from rankwell.rank.rankers import Reranker, VectorSearch, queries_by_id
 from rankwell.rank.texts import INDEX, SYSTEM, Texts, is_system
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index, SearchOptions
 
 if TYPE_CHECKING:
-    from rankwell.rank.dense import DenseRanker, EncodedQueries
+    from rankwell.rank.dense import EncodedQueries
 
 VERSION = 3
 DEPTH = 100
@@ -281,8 +281,8 @@ class System:
         first, alone = self.finder, self.ranker is None
         share, words = (first.share, first.words) if alone else (0.0, 0.0)
         texts = first.texts if texts is None else texts
-        how: dict[str, Any] = {"depth": self.depth, "computing": first.computing, "models": first.models}
-        return replace(self, finder=GivenRun(run, texts, first.encoder, share, words, **how))
+        opened: dict[str, Any] = {"computing": first.computing, "models": first.models}
+        return replace(self, finder=GivenRun(run, texts, first.encoder, share, words, depth=self.depth, **opened))
 
     def rerank(self, first: Run, queries: Sequence[Query]) -> Run:
         """The first ``depth`` candidates of a run, from any system, in the order of the re-ranker and its shares.
@@ -298,13 +298,23 @@ class System:
         """Another engine's results and those of the first stage in one list; the former alone if it has no share."""
         if not self.engine:
             return run
-        found = self.first_stage.search(queries, DEPTH, threads=os.cpu_count() or 1)
-        return fuse({"similarity": found, "first": run}, Shares.hybrid(1 - self.engine), depth=DEPTH)
+        hits = self.first_stage.search(queries, DEPTH, threads=os.cpu_count() or 1)
+        return fuse({"similarity": hits, "first": run}, Shares.hybrid(1 - self.engine), depth=DEPTH)
 
     def fuse(self, first: Run, model: Run, queries: Sequence[Query], encoded: EncodedQueries | None = None) -> Run:
-        """The re-ranker's run of the first stage's candidates, with every part's share in their scores."""
-        dense = self.finder.dense if self.shares is not None and self.shares.similarity else None
-        return add_shares(first, model, self.shares, queries, self.finder.texts, dense, encoded)
+        """The re-ranker's run of the first stage's candidates, with every part's share in their scores.
+
+        With a share of the bi-encoder, only the documents that the re-ranker ranked are in the result.
+        """
+        if self.shares is None:
+            return model
+        if not self.shares.similarity:
+            return fuse({"first": first, "model": model}, self.shares)
+        depth = max(map(len, model.values()), default=1)
+        similarity = self.finder.dense.rerank(model, queries, self.finder.texts, depth=depth, encoded=encoded)
+        ranked = {qid: set(ranking.docids) for qid, ranking in model.items()}
+        known = {qid: first[qid].select(docids.__contains__) for qid, docids in ranked.items() if qid in first}
+        return fuse({"model": model, "similarity": similarity, "first": Run(known)}, self.shares)
 
     def with_index(self, index: Index) -> System:
         """The same system, with the models that are open, over another version of the index."""
@@ -413,23 +423,6 @@ def type_for(query: Query, ranker: Reranker) -> str | None:
     return rule_type(query.text) if query.type is None and ranker.takes_types else query.type
 
 
-def add_shares(
-    first: Run,
-    model: Run,
-    shares: Shares | None,
-    queries: Sequence[Query],
-    texts: Texts,
-    dense: DenseRanker | None,
-    encoded: EncodedQueries | None = None,
-) -> Run:
-    """A model's run of the candidates ``first``, fused with the other scores that have a share."""
-    if shares is None:
-        return model
-    depth = max(map(len, model.values()), default=1)
-    similarity = None if dense is None else dense.rerank(model, queries, texts, depth=depth, encoded=encoded)
-    return fuse_reranked(first, model, shares, similarity)
-
-
 def check_folder(folder: Path, index: Index | None) -> Verified:
     """Read every file of an index, a system or a model that has checksums. Raises if one is damaged or missing."""
     skip = set() if index is None else index.leftovers()
@@ -484,11 +477,9 @@ def _read(folder: Path) -> dict[str, Any]:
     check_seal(path, record)
     kinds = (str | None, int, dict | None, float, dict, dict)
     for key, kind in zip(("ranker", "depth", "shares", "engine", "card", "parts"), kinds, strict=True):
-        elsewhere = key == "ranker" and record.get(key) not in (None, RANKER)
+        elsewhere = key == "ranker" and record.get(key) not in (None, RANKER)  # never a path to elsewhere
         if key not in record or not isinstance(record[key], kind) or elsewhere:
             raise InputError(path, None, f"not the description of a system (its {key} is missing or wrong)")
-    if record["ranker"] not in (None, RANKER):  # never a path to elsewhere
-        raise InputError(path, None, "not the description of a system (its ranker is missing or wrong)")
     return record
 
 

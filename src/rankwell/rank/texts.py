@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from rankwell.core.arrays import Rows
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.corpus.formats.fields import Columns
-from rankwell.corpus.records import Ranking, Run
+from rankwell.corpus.records import Run
 from rankwell.corpus.sources import resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.reader import Reader
@@ -29,10 +29,6 @@ WORTH_KEEPING = 0.05
 """All documents of a collection are tokenised if a run needs at least this share of them."""
 Texts = Index | DocumentStore
 """Where documents' texts come from, and their tokens if they are stored: an index, or a store on disk or in memory."""
-
-
-class MissingDocumentError(RankwellError):
-    """A document of a run is not in the collection."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +52,11 @@ class Documents:
     def tokens(self, rows: Rows) -> tuple[StoredTokens, Rows]:
         """Tokens of at least these rows, and the rows' numbers among them."""
         docids = [self.docids[row] for row in rows.tolist()]
-        how = self.reader.tokenizer, self.reader.stems
-        tokens = StoredTokens.find(self.source.documents, *how)
+        tokenizer, stems = self.reader.tokenizer, self.reader.stems
+        tokens = StoredTokens.find(self.source.documents, tokenizer, stems=stems)
         if tokens is None:
             needed = DocumentStore.of_texts(dict(zip(docids, self.source.texts(docids), strict=True)))
-            tokens = StoredTokens.open(needed.documents, *how)
+            tokens = StoredTokens.open(needed.documents, tokenizer, stems)
         return tokens, tokens.numbers(docids)
 
 
@@ -78,18 +74,28 @@ def find_index(folder: str | os.PathLike[str]) -> Path | None:
 def open_texts(source: str | os.PathLike[str], run: Run, columns: Columns | None = None) -> Texts:
     """The texts of a run's documents, from an index, a system, a document store, or any collection (read into memory).
 
-    A collection is read once, up to the last document the run needs. Missing documents are reported before scoring.
-    ``columns`` names the fields of a file.
+    Missing documents are reported before scoring. ``columns`` names the fields of a file.
     """
-    wanted = _documents(run)
+    texts, missing = _find_texts(source, _documents(run), columns)
+    if missing is not None:
+        qid = next(qid for qid, ranking in run.items() if missing in ranking.docids)
+        raise RankwellError(f"document {missing!r} of the run (query {qid!r}) is not in {os.fspath(source)}")
+    return texts
+
+
+def _find_texts(
+    source: str | os.PathLike[str], wanted: Mapping[str, None], columns: Columns | None = None
+) -> tuple[Texts, str | None]:
+    """The texts of documents, and the first id that is missing; a file is read up to the last document needed."""
     if (index := find_index(source)) is not None or os.path.isfile(os.path.join(source, "store.json")):
         if columns is not None and columns.named:
             raise RankwellError(f"{source} has no columns to name")
         opened = DocumentStore.open(Path(source)) if index is None else Index.open(index)
-        missing = np.flatnonzero(opened.documents.find(docids := list(wanted)) < 0)
-        _refuse_missing(source, run, [docids[i] for i in missing[:1].tolist()])
-        opened.texts(docids[:1])  # raises now rather than later if it was built without texts
-        return opened
+        docids = list(wanted)
+        missing = np.flatnonzero(opened.documents.find(docids) < 0)
+        if not len(missing):
+            opened.texts(docids[:1])  # raises now rather than later if it was built without texts
+        return opened, docids[missing[0]] if len(missing) else None
     texts: dict[str, str] = {}
     titles: list[int] = []
     for document in track(resolve_documents(source, columns), "reading the collection", unit="documents"):
@@ -98,16 +104,15 @@ def open_texts(source: str | os.PathLike[str], run: Run, columns: Columns | None
             titles.append(len(document.title))
             if len(texts) == len(wanted):
                 break
-    _refuse_missing(source, run, (docid for docid in wanted if docid not in texts))
-    return DocumentStore.of_texts(texts, titles)
+    return DocumentStore.of_texts(texts, titles), next((docid for docid in wanted if docid not in texts), None)
 
 
 def read_text(source: str | os.PathLike[str], docid: str) -> str:
     """The text of one document of a collection of any kind."""
-    try:
-        return open_texts(source, Run({"": Ranking.of([docid], [0.0])})).texts([docid])[0]
-    except MissingDocumentError:
-        raise RankwellError(f"no document {docid!r} in {os.fspath(source)}") from None
+    texts, missing = _find_texts(source, {docid: None})
+    if missing is not None:
+        raise RankwellError(f"no document {docid!r} in {os.fspath(source)}")
+    return texts.texts([docid])[0]
 
 
 def make_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> None:
@@ -125,7 +130,7 @@ def distinct(values: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def worth_keeping(texts: Texts, run: Run) -> bool:
-    """Whether a run needs so many documents that it pays to tokenise the whole collection once."""
+    """Whether a run needs enough documents for it to pay to tokenise the whole collection once."""
     return len(_documents(run)) >= WORTH_KEEPING * len(texts)
 
 
@@ -143,10 +148,3 @@ def digest_texts(texts: Texts, run: Run) -> str:
 def _documents(run: Run) -> dict[str, None]:
     """Every document once, in the run's order."""
     return dict.fromkeys(docid for ranking in run.values() for docid in ranking.docids)
-
-
-def _refuse_missing(source: str | os.PathLike[str], run: Run, missing: Iterable[str]) -> None:
-    docid = next(iter(missing), None)
-    if docid is not None:
-        qid = next(qid for qid, ranking in run.items() if docid in ranking.docids)
-        raise MissingDocumentError(f"document {docid!r} of the run (query {qid!r}) is not in {os.fspath(source)}")

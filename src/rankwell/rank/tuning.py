@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from typing import TypeVar
 
 import numpy as np
 
@@ -18,10 +17,9 @@ from rankwell.corpus.records import Qrels, Ranking, Run
 from rankwell.evaluation.notation import JudgedRanking, Measure, judge, parse_measure
 from rankwell.evaluation.tuning import Tuned, check_folds
 from rankwell.inputs.windows import parse_aggregate
-from rankwell.rank.fusion import AlignedScores, Alignment, Fusion, Shares, fuse
+from rankwell.rank.fusion import AlignedScores, Alignment, Shares, fuse
 from rankwell.rank.window_scores import WindowScores
 
-F = TypeVar("F", bound=Fusion)
 WindowSetting = tuple[Shares, str]
 """Shares of the first stage and the model, and how the scores of a document's windows become its score."""
 
@@ -49,13 +47,13 @@ def _steps(step: float) -> int:
 def tune_fusion(
     runs: Mapping[str, Run],
     qrels: Qrels,
-    settings: Sequence[F],
+    settings: Sequence[Shares],
     *,
     measure: str = "RR@10",
     folds: int = 5,
     seed: int = 0,
-) -> Tuned[F]:
-    """Choose the fusion that ranks best on judged queries.
+) -> Tuned[Shares]:
+    """Choose the shares that rank best on judged queries.
 
     As in evaluation, a judged query that no run has counts 0. ``fuse(runs, tuned.setting_for)`` is the held-out run:
     each query is fused under the setting chosen without it.
@@ -69,11 +67,11 @@ def tune_fusion(
 
 
 def _figures(
-    runs: Mapping[str, Run], qrels: Qrels, settings: Sequence[Fusion], measure: Measure, qids: Iterable[str]
+    runs: Mapping[str, Run], qrels: Qrels, settings: Sequence[Shares], measure: Measure, qids: Iterable[str]
 ) -> Values:
     """The figures of the fused runs (settings, queries)."""
-    for fusion in settings:
-        fusion.check_runs(list(runs))
+    for shares in settings:
+        shares.check_runs(list(runs))
     align = Alignment(runs)
     values = np.zeros((len(settings), len(qrels)))
     ranked = set(align.qids)
@@ -84,11 +82,11 @@ def _figures(
 
 
 def _figures_of_query(
-    candidates: AlignedScores, grades: Mapping[str, int], settings: Sequence[Fusion], measure: Measure
+    candidates: AlignedScores, grades: Mapping[str, int], settings: Sequence[Shares], measure: Measure
 ) -> list[float]:
     """One query's figure under each setting."""
     docids = candidates.docids(np.arange(candidates.scores.shape[1]))
-    # By descending id, so that a stable sort by score leaves equal scores in THE order.
+    # By descending id, so that a stable sort by score leaves equal scores in the order of rankings.
     by_id = np.array(sorted(range(len(docids)), key=docids.__getitem__, reverse=True), np.int64)
     judged, figure = judge([docids[column] for column in by_id], grades), measure.function()
     depth = measure.cutoff if isinstance(measure.cutoff, int) else None
@@ -172,8 +170,8 @@ def tune_windows(
     parsed = parse_measure(measure)
     check_folds(len(qrels), folds)
     values = np.zeros((len(settings), len(qrels)))
-    for aggregate in track(list(dict.fromkeys(how for _, how in settings)), "tuning", unit="aggregates"):
-        rows = [row for row, (_, how) in enumerate(settings) if how == aggregate]
+    for aggregate in track(list(dict.fromkeys(aggregate for _, aggregate in settings)), "tuning", unit="aggregates"):
+        rows = [row for row, (_, other) in enumerate(settings) if other == aggregate]
         shares = [settings[row][0] for row in rows]
         values[rows] = _figures(_window_runs(first, windows, aggregate, similarity), qrels, shares, parsed, qrels)
     return Tuned.choose(str(parsed), settings, list(qrels), values, folds=folds, seed=seed)

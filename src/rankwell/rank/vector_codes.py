@@ -58,7 +58,7 @@ _VECTORS_AT_A_TIME = 1 << 13
 
 
 def count_cells(documents: int) -> int:
-    """The number of cells for so many documents: a power of two."""
+    """The number of cells for a number of documents: a power of two."""
     if documents < FEWEST_IN_CELLS:
         return 1
     return min(MOST_CELLS, 1 << max(0, documents // CELL_SIZE).bit_length())
@@ -74,7 +74,7 @@ def train_centroids(vectors: PassageVectors, count: int) -> Vectors:
         cells = torch.from_numpy(nearest_cells(sample, centroids))
         sums = torch.zeros_like(centroids).index_add_(0, cells, sample)
         sizes = torch.bincount(cells, minlength=count)[:, None]
-        # In 16 bits, so that they hardly depend on the order of the sums.
+        # In 16 bits, so that the order of the sums rarely changes them.
         centroids = torch.where(sizes > 0, sums / sizes.clamp(min=1), centroids).half().float()
     trained: Vectors = centroids.numpy()
     return trained
@@ -103,7 +103,7 @@ def spread(documents: int, count: int) -> Rows:
 
 CODES_PER_SHARD = 1 << 20
 FEW_ALLOWED = 16
-"""If a filter allows less than this part of the documents, or so many as are candidates anyway, all are compared."""
+"""If a filter allows less than this part of the documents, or no more than are candidates anyway, all are compared."""
 CANDIDATES = 0.005
 """The share of the documents that the first step leaves; at least ``CANDIDATES_PER_HIT`` for each requested one."""
 CANDIDATES_PER_HIT, FEWEST_CANDIDATES = 16, 16_000
@@ -200,8 +200,8 @@ class VectorCodes:
         )
 
     def _recall_of(self, queries: Vectors, nearest: Rows) -> float:
-        found, _ = self.search(queries, nearest.shape[1])
-        pairs = zip(nearest, found, strict=True)
+        hits, _ = self.search(queries, nearest.shape[1])
+        pairs = zip(nearest, hits, strict=True)
         return float(np.mean([len(np.intersect1d(left, right)) / len(left) for left, right in pairs]))
 
     def search(self, queries: Vectors, k: int, *, allowed: Mask | None = None) -> tuple[Rows, Vectors]:
@@ -224,13 +224,13 @@ class VectorCodes:
             # Of few documents all are compared; of many, so much more are looked at that enough of them are allowed.
             few = np.flatnonzero(allowed) if count <= max(FEWEST_CANDIDATES, len(self) // FEW_ALLOWED) else None
             candidates = min(len(self), candidates * len(self) // max(count, 1))
-        found = [] if few is not None else self._scan(queries, max(candidates, rescored))
+        scanned = [] if few is not None else self._scan(queries, max(candidates, rescored))
         parts = RESCORING_PARTS if len(queries) == 1 else 1
 
         def rescore(query: int) -> None:
             rows = few
             if rows is None:
-                rows, estimates = (np.concatenate([part[query][column] for part in found]) for column in range(2))
+                rows, estimates = (np.concatenate([part[query][column] for part in scanned]) for column in range(2))
                 if allowed is not None:
                     rows, estimates = rows[allowed[rows]], estimates[allowed[rows]]
                 if rescored < len(rows):
@@ -259,15 +259,15 @@ class VectorCodes:
 
         size = max(_RANGE, len(self) // (_RANGES * len(queries)))
 
-        own = local()  # each thread's memory, which would be made and cleared for each range
+        memory = local()  # each thread's memory, which would be made and cleared for each range
 
         def scan(place: tuple[int, int]) -> list[tuple[Rows, Vectors]]:
             number, begin = place
             part = self._parts[number]
             span = begin, min(begin + size, len(part.records))
-            if not hasattr(own, "found"):
-                own.found = np.empty((len(queries), size), np.int64), np.empty((len(queries), size), np.float32)
-            (rows, estimates), counts = own.found, np.zeros(len(queries), np.int64)
+            if not hasattr(memory, "hits"):
+                memory.hits = np.empty((len(queries), size), np.int64), np.empty((len(queries), size), np.float32)
+            (rows, estimates), counts = memory.hits, np.zeros(len(queries), np.int64)
             stored = part.records, part.numbers, part.factors, part.ends
             scan_cells(
                 *stored, span, number * CODES_PER_SHARD, limits, codes, planes, weights, bases, rows, estimates, counts

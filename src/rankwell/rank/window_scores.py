@@ -52,22 +52,22 @@ class WindowScores:
         docids = {qid: ranking.docids for qid, ranking in run.items()}
         return cls(docids, np.ones(len(scores), np.int64), scores, scores, scores[:, None])
 
-    def aggregate(self, how: str) -> Scores:
+    def aggregate(self, aggregate: str) -> Scores:
         """One score for each pair (P,), as :func:`~rankwell.inputs.windows.aggregate_windows` gives it."""
-        kind, weights = parse_aggregate(how)
+        kind, weights = parse_aggregate(aggregate)
         if kind in ("first", "mean"):
             return self.first if kind == "first" else self.mean
         n = len(weights)
         if n > self.best.shape[1] and bool((self.counts > self.best.shape[1]).any()):
-            raise RankwellError(f"{how} needs the {n} best windows, but only {self.best.shape[1]} are stored")
+            raise RankwellError(f"{aggregate} needs the {n} best windows, but only {self.best.shape[1]} are stored")
         best = self.best[:, :n]
         weight_of = np.where(np.isnan(best), np.float32(0), np.array(weights[: best.shape[1]], np.float32))
         total: Scores = (np.nan_to_num(best) * weight_of).sum(axis=1) / weight_of.sum(axis=1)
         return total
 
-    def run(self, how: str) -> Run:
+    def run(self, aggregate: str) -> Run:
         """The run of the aggregated scores."""
-        return Run(split_rankings(self.docids, self.aggregate(how)), name="windows")
+        return Run(split_rankings(self.docids, self.aggregate(aggregate)), name="windows")
 
     def write(self, path: Path) -> None:
         """Write an npz file."""
@@ -131,5 +131,5 @@ def _summarise(scores: Scores, owners: Rows, keep: int) -> tuple[Rows, Scores, S
     best = np.full((len(begins), keep), np.nan, np.float32)
     among = rank < keep
     best[np.repeat(np.arange(len(begins)), counts)[among], rank[among]] = scores[order][among]
-    first, mean = (aggregate_windows(scores, owners, how) for how in ("first", "mean"))
+    first, mean = (aggregate_windows(scores, owners, kind) for kind in ("first", "mean"))
     return counts, first, mean, best

@@ -117,7 +117,9 @@ class RerankJob:
 
     @cached_property
     def _input(self) -> tuple[Run, list[Query]]:
-        return self.request.read()
+        """The candidates, and their queries in the same order."""
+        run, queries = self.request.read()
+        return run.head(self.request.depth), queries
 
     def _stored_texts(self, texts: str) -> Path:
         """The store of the run's documents; it exists if the collection is neither an index nor a store."""
@@ -158,11 +160,5 @@ def join_scores(shards: Shards) -> tuple[Run, TruncationReport]:
     rankings, total = read_parts(shards), TruncationReport()
     for path in shards.paths():
         with path.open(encoding="utf-8") as file:
-            report = json.loads(file.readline().removeprefix(REPORT))
-        for key in ("pairs", "pairs_cut", "pairs_windowed", "windows"):
-            setattr(total, key, getattr(total, key) + report[key])
-        for key, count in report["pieces_cut"].items():
-            total.pieces_cut[key] = total.pieces_cut.get(key, 0) + count
-        for key, length in report["longest"].items():
-            total.longest[key] = max(length, total.longest.get(key, 0))
+            total.add(TruncationReport(**json.loads(file.readline().removeprefix(REPORT))))
     return Run(rankings), total

@@ -194,5 +194,7 @@ def search_in_shards(
 def search_on(cluster: Cluster, folder: Path, request: SearchRequest, index: Index, queries: Sequence[Query]) -> Run:
     """BM25 by the workers of a cluster; ``folder`` holds the shards of the run until it is written."""
     with ShardedIndex.on(cluster, index.folder, shards=cluster.workers) as sharded:
-        how: dict[str, Any] = {"k": request.k, "threads": request.threads or 1, "filter": request.filter}
-        return search_in_shards(sharded, queries, folder, request.bm25, **how)
+        threads = request.threads or 1
+        return search_in_shards(
+            sharded, queries, folder, request.bm25, k=request.k, threads=threads, filter=request.filter
+        )

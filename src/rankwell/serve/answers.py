@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rankwell.corpus.analyser import Word
-from rankwell.corpus.records import Ranking, ranking_order
+from rankwell.corpus.records import Ranking
+from rankwell.inputs.reader import LaidOutPairs
 from rankwell.rank.answers import match_words
+from rankwell.rank.engines.engine import Logits, probability, relevance
 from rankwell.serve.formats import Answer, Explain, Search
 from rankwell.serve.state import Found, Model, State
 
@@ -19,52 +17,66 @@ MOST_WORDS = 100_000
 """Words whose pieces are remembered for each model."""
 
 
-@dataclass(frozen=True, eq=False)
-class Reranked:
-    """Candidates in the model's order, with their probabilities."""
+def search_answer(
+    state: State,
+    model: Model | None,
+    body: Search,
+    query: str,
+    found: Found,
+    scored: tuple[LaidOutPairs, Logits] | None,
+    *,
+    first: str,
+    most: int,
+) -> Answer:
+    """A page of each ranking, and the documents on them, of which at most ``most`` are highlighted.
 
-    ranking: Ranking
-    probabilities: Sequence[float]
-
-    @classmethod
-    def of(cls, docids: Sequence[str], scores: NDArray[np.float32], probabilities: NDArray[np.float32]) -> Reranked:
-        """Sort candidates that come in any order."""
-        order = ranking_order(docids, scores)
-        ranking = Ranking(tuple(docids[i] for i in order), scores[order])
-        return cls(ranking, probabilities[order].tolist())
-
-
-def search_answer(body: Search, candidates: Ranking, reranked: Reranked | None, *, first: str | None) -> Answer:
-    """A page of each ranking; each row has its document's rank in both.
-
-    ``first`` is the key of the first stage's page; None leaves it out.
+    ``query`` is the body's as models read it, ``scored`` the pairs of the best documents and what the model said of
+    them, and ``first`` names the first stage. Call it from one thread at a time: what highlights has an analyser of its
+    own, so that a long answer delays no search.
     """
+    candidates, page = found.ranking, slice(body.offset, body.offset + body.k)
+    shows_first = body.stages != "rerank"
     before = {docid: rank for rank, docid in enumerate(candidates.docids, 1)}
-    after = {docid: rank for rank, docid in enumerate(reranked.ranking.docids, 1)} if reranked else {}
-    page = slice(body.offset, body.offset + body.k)
+    after: dict[str, int] = {}
+    probabilities: dict[str, float] = {}
+    reranked = None
+    if scored is not None:
+        laid, logits = scored
+        reranked = state.fuse(query, found, laid.join(relevance(logits)))
+        after = {docid: rank for rank, docid in enumerate(reranked.docids, 1)}
+        probabilities = dict(zip(candidates.docids, laid.join(probability(logits)).tolist(), strict=False))
 
     def row(rank: int, docid: str, score: float) -> Answer:
         old, new = before[docid], after.get(docid)
-        moved = None if new is None or first is None else old - new
+        moved = None if new is None or not shows_first else old - new
         return {"rank": rank, "docid": docid, "score": score, "before": old, "after": new, "moved": moved}
 
     def rows(ranking: Ranking) -> list[Answer]:
         pairs = zip(ranking.docids[page], ranking.scores[page].tolist(), strict=True)
         return [row(rank, docid, score) for rank, (docid, score) in enumerate(pairs, body.offset + 1)]
 
-    new_rows = rows(reranked.ranking) if reranked else None
-    for entry, probability in zip(new_rows or (), reranked.probabilities[page] if reranked else (), strict=True):
-        entry["probability"] = probability
-    return {**({first: rows(candidates)} if first else {}), "rerank": new_rows, "candidates": len(candidates)}
+    answer: Answer = {**dict.fromkeys(state.first_stages), "rerank": None, "candidates": len(candidates)}
+    if shows_first:
+        answer[first] = rows(candidates)
+    if reranked is not None:
+        answer["rerank"] = [{**entry, "probability": probabilities[entry["docid"]]} for entry in rows(reranked)]
+    shown = dict.fromkeys(entry["docid"] for name in (first, "rerank") for entry in answer[name] or ())
+    documents = read_documents(state, list(shown), body.fields)
+    answer |= {"query_matches": [], "query_split_words": [], "documents": documents}
+    if body.words:
+        add_words(state, body.query, found, dict(islice(documents.items(), most)))
+    if body.highlight:
+        highlight(state, model, body.query, answer, most)
+    return answer
 
 
-def documents_answer(state: State, docids: Sequence[str], fields: Sequence[str] | None) -> Answer:
+def read_documents(state: State, docids: Sequence[str], fields: Sequence[str] | None) -> Answer:
     """The documents' titles, texts and metadata (``fields`` of it, or all), with no spans to highlight yet."""
     assert state.index is not None
     documents = state.index.documents
     numbers = documents.numbers(docids)
     texts = [(d.title, d.text) for d in documents.read(numbers)] if state.has_texts else [("", None)] * len(docids)
-    shown: Answer = {
+    return {
         docid: {
             "title": title,
             "text": text,
@@ -75,13 +87,12 @@ def documents_answer(state: State, docids: Sequence[str], fields: Sequence[str] 
         }
         for docid, (title, text), metadata in zip(docids, texts, documents.metadata(numbers), strict=True)
     }
-    return {"query_matches": [], "query_split_words": [], "documents": shown}
 
 
-def add_words(state: State, query: str, found: Found, answer: Answer, most: int) -> None:
-    """Add which words met which to the first documents of an answer, at most ``most``."""
+def add_words(state: State, query: str, found: Found, documents: Answer) -> None:
+    """Add which words met which to some documents of an answer."""
     assert state.system is not None
-    first, documents = state.system.first_stage, dict(islice(answer["documents"].items(), most))
+    first = state.system.first_stage
     with state.dense_lock:
         explained = first.dense.explain_words(query, list(documents), first.index, found.encoded)
     names = ("query", "document", "similarity")
@@ -90,10 +101,7 @@ def add_words(state: State, query: str, found: Found, answer: Answer, most: int)
 
 
 def highlight(state: State, model: Model | None, query: str, answer: Answer, most: int) -> None:
-    """Add the spans to highlight in the query and in the first documents of an answer, at most ``most``.
-
-    Call it from one thread at a time, which uses an analyser of its own: a long answer delays no search.
-    """
+    """Add the spans to highlight in the query and in the first documents of an answer, at most ``most``."""
     documents = list(islice(answer["documents"].values(), most))
     texts = [query, *(document["text"] or "" for document in documents)]
     words = state.highlighter.words_batch([*texts, *(document["title"] for document in documents)])

@@ -62,7 +62,7 @@ class ApiError(Exception):
 
 
 class GoneError(Exception):
-    """The client has disconnected: nobody waits for an answer."""
+    """The client has disconnected, so no answer is sent."""
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from rankwell.retrieve.index import Index
@@ -51,28 +52,21 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"description": line, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     for status, line in _ERRORS.items()
 }
-_EXAMPLES: dict[str, dict[str, Any]] = {
-    "CohereRerank": {"query": "how do bees keep warm", "documents": ["The cluster shivers.", "Tea."], "top_n": 1},
-    "TeiRerank": {"query": "how do bees keep warm", "texts": ["The cluster shivers.", "Tea."]},
-    "VoyageRerank": {"query": "how do bees keep warm", "documents": ["The cluster shivers.", "Tea."], "top_k": 1},
-    "MixedbreadRerank": {"query": "how do bees keep warm", "input": ["The cluster shivers.", "Tea."]},
-    "ScoreRequest": {"text_1": "how do bees keep warm", "text_2": ["The cluster shivers.", "Tea."]},
-    "EmbeddingsRequest": {"input": ["The cluster shivers."]},
-    "TeiEmbed": {"inputs": ["The cluster shivers."]},
-    "Search": {"query": "how do bees keep warm", "k": 3},
-    "NewDocument": {"id": "doc-3", "text": "The cluster shivers.", "year": 2024},
-    "Explain": {"query": "how do bees keep warm", "document": "The cluster shivers."},
+_BODIES: dict[str, dict[type[BaseModel], dict[str, Any]]] = {
+    "/rerank": {
+        CohereRerank: {"query": "how do bees keep warm", "documents": ["The cluster shivers.", "Tea."], "top_n": 1},
+        TeiRerank: {"query": "how do bees keep warm", "texts": ["The cluster shivers.", "Tea."]},
+        VoyageRerank: {"query": "how do bees keep warm", "documents": ["The cluster shivers.", "Tea."], "top_k": 1},
+    },
+    "/v1/reranking": {MixedbreadRerank: {"query": "how do bees keep warm", "input": ["The cluster shivers.", "Tea."]}},
+    "/score": {ScoreRequest: {"text_1": "how do bees keep warm", "text_2": ["The cluster shivers.", "Tea."]}},
+    "/v1/embeddings": {EmbeddingsRequest: {"input": ["The cluster shivers."]}},
+    "/embed": {TeiEmbed: {"inputs": ["The cluster shivers."]}},
+    "/search": {Search: {"query": "how do bees keep warm", "k": 3}},
+    "/explain": {Explain: {"query": "how do bees keep warm", "document": "The cluster shivers."}},
+    "/documents": {NewDocument: {"id": "doc-3", "text": "The cluster shivers.", "year": 2024}},
 }
-_BODIES = {
-    "/rerank": (CohereRerank, TeiRerank, VoyageRerank),
-    "/v1/reranking": (MixedbreadRerank,),
-    "/score": (ScoreRequest,),
-    "/v1/embeddings": (EmbeddingsRequest,),
-    "/embed": (TeiEmbed,),
-    "/search": (Search,),
-    "/explain": (Explain,),
-    "/documents": (NewDocument,),
-}
+"""What each path accepts, with an example."""
 SEARCH_PARAMETERS = [
     {"name": "q", "in": "query", "required": True, "schema": {"type": "string"}},
     {"name": "k", "in": "query", "schema": {"type": "integer"}},
@@ -108,6 +102,7 @@ def describe_api(app: FastAPI) -> dict[str, Any]:
 def docs_page(described: dict[str, Any]) -> str:
     """The description as a plain page: each path with a command to try, and the fields of its body."""
     schemas = described["components"]["schemas"]
+    examples = {body.__name__: example for accepted in _BODIES.values() for body, example in accepted.items()}
     parts = []
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
@@ -118,7 +113,7 @@ def docs_page(described: dict[str, Any]) -> str:
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
             for choice in body.get("anyOf", [body] if body else []):
                 name = choice["$ref"].rsplit("/", 1)[-1]
-                parts.append(_command(path, _EXAMPLES[name]) + _fields(schemas[name]))
+                parts.append(_command(path, examples[name]) + _fields(schemas[name]))
     errors = "".join(_row(f"<code>{status}</code>", escape(line)) for status, line in _ERRORS.items())
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>rankwell: API</title>'
     return (
@@ -178,6 +173,6 @@ def example_queries(index: Index) -> list[str]:
     numbers = index.documents.live_numbers()[np.linspace(0, len(index) - 1, LOOKED_AT).astype(np.int64)]
     documents = index.documents.read(np.unique(numbers))
     titles = [document.title for document in documents if len(document.title.split()) > 1 and len(document.title) < 60]
-    questions = [found[0] for document in documents if (found := QUESTION.search(document.text[:2000]))]
+    questions = [match[0] for document in documents if (match := QUESTION.search(document.text[:2000]))]
     examples = list(dict.fromkeys(titles or questions))
     return examples[:: max(1, len(examples) // QUERIES)][:QUERIES]

@@ -1,10 +1,11 @@
-"""The request engine: one thread that scores the sequences of all requests, in batches that mix them.
+"""Queues: a thread that works on the items of all requests, in batches that mix them.
 
-A request becomes an *entry* of the queue when it is admitted. Its sequences are queued in chunks, each with the time
-of its turn: the request's arrival, plus, for every ``turn_tokens`` of the request before it, the time the engine takes
-for as many tokens. The chunk with the earliest turn runs first. So small requests are answered in order of arrival and
-overtake the rest of a large one, which in turn cannot starve, since its turns do not move. Releasing an entry early
-(the client disconnected, the deadline passed) drops its chunks.
+Searches and writes are queued by their arrival. In the queue of the request engine, which scores, a request becomes an
+*entry* when it is admitted. Its sequences are queued in chunks, each with the time of its turn: the request's arrival,
+plus, for every ``turn_tokens`` of the request before it, the time the engine takes for as many tokens. The chunk with
+the earliest turn runs first. So small requests are answered in order of arrival and overtake the rest of a large one,
+which in turn cannot starve, since its turns do not move. Releasing an entry early (the client disconnected, the
+deadline passed) drops its items.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,9 @@ try:
 except ImportError:
     raise MissingExtraError("prometheus-client", "serve", "serving") from None
 
+Group = TypeVar("Group")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TOKENS = tuple(2**n for n in range(6, 20))
 _REQUESTS = tuple(2**n for n in range(7))
@@ -108,61 +112,78 @@ class OverloadedError(Exception):
 
 @dataclass(eq=False)
 class Entry:
-    """An admitted request: the queue tokens it holds, when it arrived (monotonic clock), and its logits so far."""
+    """A request in a queue. Times are those of the monotonic clock, and None until they come."""
 
-    held: int
-    arrived: float
-    released: bool = False
+    arrived: float = field(default_factory=lambda: time.monotonic())
     started: float | None = None
     """When its first batch began."""
-    logits: Logits | None = None
+    ended: float | None = None
+    """When its last batch ended."""
+    held: int = 0
+    """The tokens that it holds in the request engine's queue."""
+    released: bool = False
+    """Whether the request has ended; items that are left are dropped when their turn comes."""
+    results: list[Any] = field(default_factory=list)
+    """Those of its items, in their order."""
     missing: int = 0
-    """Sequences without logits so far."""
-    result: Future[Logits] = field(default_factory=Future)
+    """Items without a result so far."""
+    join: Callable[[list[Any]], Any] = list
+    """Makes the entry's result of those of its items."""
+    result: Future[Any] = field(default_factory=Future)
+
+    @property
+    def queue_ms(self) -> float:
+        """How long it waited for its first batch."""
+        return 0.0 if self.started is None else 1000 * (self.started - self.arrived)
+
+    @property
+    def work_ms(self) -> float:
+        """How long it took from the beginning of its first batch to the end of its last."""
+        return 0.0 if self.started is None or self.ended is None else 1000 * (self.ended - self.started)
 
 
-@dataclass(order=True)
-class _Chunk:
+class _Queued(NamedTuple):
+    """An item of an entry: its turn (monotonic clock), its place among the entry's items, its size in a batch.
+
+    Items are compared by their turns and then by their numbers, which all differ.
+    """
+
     turn: float
     number: int
-    entry: Entry = field(compare=False)
-    sequences: Sequences = field(compare=False)
-    """All of the entry's; the chunk is their ``rows``."""
-    rows: NDArray[np.int64] = field(compare=False)
-    tokens: int = field(compare=False)
+    entry: Entry
+    place: int
+    item: Any
+    size: int
 
 
-@dataclass(eq=False)
-class _Queue:
-    """The waiting chunks of one model; a batch takes from one queue."""
+class WorkQueue(Generic[Group, Item, Result]):
+    """A thread that works on the items of many requests in batches, between :meth:`start` and :meth:`stop`.
 
-    budget: int
-    chunks: list[_Chunk] = field(default_factory=list)
-    tokens: int = 0
+    The item with the earliest turn comes first. A batch has items of one group, as many as fit into its ``size``; a
+    queue that is idle waits ``wait_ms`` for a fuller one. If ``work`` fails for a batch, each item is tried alone.
+    """
 
-
-class RequestEngine:
-    """Scores many requests at once, between :meth:`start` and :meth:`stop`."""
-
-    def __init__(self, batching: Batching | None = None, metrics: Metrics | None = None):
-        self.batching = batching or Batching()
-        self.limit = self.batching.queue_tokens or LEAST_QUEUE
-        """Tokens that may wait."""
-        self.metrics = metrics or Metrics()
-        self._measured_seconds = self._measured_tokens = 0.0
-        self._held = 0
-        self._queues: dict[Engine, _Queue] = {}
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[Group, Sequence[Item]], Sequence[Result]],
+        size: Callable[[Group], int],
+        wait_ms: float = 0.0,
+    ):
+        self.size = size
+        self._work, self._wait_ms = work, wait_ms
+        self._waiting: dict[Group, list[_Queued]] = {}
         self._numbers = count()
         self._changed = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="rankwell-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the engine's thread."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the queued requests and end the thread."""
+        """Finish what is queued and end the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -173,6 +194,116 @@ class RequestEngine:
     def running(self) -> bool:
         """Whether the thread is alive."""
         return self._thread.is_alive()
+
+    async def ask(self, entry: Entry, group: Group, item: Item) -> Result:
+        """The result for an entry's only item. If cancelled before its turn, it is not worked on."""
+        try:
+            [result] = await asyncio.wrap_future(self.put(entry, group, [(entry.arrived, 1, item)]))
+            return cast("Result", result)
+        finally:
+            self.release(entry)
+
+    def put(self, entry: Entry, group: Group, items: Sequence[tuple[float, int, Item]]) -> Future[Any]:
+        """Queue the items of an entry, each with its turn and its size; the future has the entry's result."""
+        with self._changed:
+            if self._stopping:
+                entry.result.set_exception(RuntimeError(f"{self._thread.name} has stopped"))
+                return entry.result
+            entry.results, entry.missing = [None] * len(items), len(items)
+            waiting = self._waiting.setdefault(group, [])
+            for place, (turn, size, item) in enumerate(items):
+                heapq.heappush(waiting, _Queued(turn, next(self._numbers), entry, place, item, size))
+            self._changed.notify()
+        return entry.result
+
+    def release(self, entry: Entry) -> None:
+        """Drop the entry's items when their turn comes."""
+        entry.released = True
+
+    def _run(self) -> None:
+        while (batch := self._next_batch()) is not None:
+            self._compute(*batch)
+            del batch  # a waiting thread must not keep a model alive that is no longer served
+
+    def _next_batch(self) -> tuple[Group, list[_Queued]] | None:
+        """Wait for the next items to work on; ``None`` once the queue is stopping and empty."""
+        with self._changed:
+            while True:
+                ready = self._ready()
+                if isinstance(ready, tuple):
+                    return ready
+                if ready is None and self._stopping:
+                    return None
+                self._changed.wait(ready)
+
+    def _ready(self) -> tuple[Group, list[_Queued]] | float | None:
+        """The next items, the seconds to wait for a fuller batch, or ``None`` if there are no items."""
+        for group, waiting in list(self._waiting.items()):
+            while waiting and waiting[0].entry.released:
+                heapq.heappop(waiting)
+            if not waiting:
+                del self._waiting[group]
+        if not self._waiting:
+            return None
+        group, waiting = min(self._waiting.items(), key=lambda item: item[1][0])
+        patience = waiting[0].entry.arrived + self._wait_ms / 1000 - time.monotonic()
+        room = self.size(group)
+        if patience > 0 and not self._stopping and sum(queued.size for queued in waiting) < room:
+            return patience
+        batch: list[_Queued] = []
+        while waiting and (not batch or waiting[0].size <= room):
+            queued = heapq.heappop(waiting)
+            if not queued.entry.released:
+                batch.append(queued)
+                room -= queued.size
+        return group, batch
+
+    def _compute(self, group: Group, batch: Sequence[_Queued]) -> None:
+        begin = time.monotonic()
+        for queued in batch:
+            if queued.entry.started is None:
+                queued.entry.started = begin
+        try:
+            results = self._work(group, [queued.item for queued in batch])
+        except Exception as error:
+            if len(batch) > 1:  # one bad request must not fail the others
+                for queued in batch:
+                    self._compute(group, [queued])
+            else:
+                self._fail(batch[0].entry, error)
+            return
+        end = time.monotonic()
+        self._observe(group, batch, end - begin)
+        for queued, result in zip(batch, results, strict=True):
+            entry = queued.entry
+            entry.results[queued.place], entry.missing, entry.ended = result, entry.missing - 1, end
+            if not entry.missing and entry.result.set_running_or_notify_cancel():
+                entry.result.set_result(entry.join(entry.results))
+
+    def _fail(self, entry: Entry, error: Exception) -> None:
+        self.release(entry)
+        if not entry.result.done() and entry.result.set_running_or_notify_cancel():
+            entry.result.set_exception(error)
+
+    def _observe(self, group: Group, batch: Sequence[_Queued], seconds: float) -> None:
+        """Note how long a batch took."""
+
+
+Chunk = tuple[Sequences, NDArray[np.int64]]
+"""Some rows of a request's sequences."""
+
+
+class RequestEngine(WorkQueue[Engine, Chunk, Logits]):
+    """Scores the sequences of many requests, a batch by one model; admits as many requests as it can finish in time."""
+
+    def __init__(self, batching: Batching | None = None, metrics: Metrics | None = None):
+        self.batching = batching or Batching()
+        super().__init__("rankwell-engine", self._score, self.budget, self.batching.wait_ms)
+        self.limit = self.batching.queue_tokens or LEAST_QUEUE
+        """Tokens that may wait."""
+        self.metrics = metrics or Metrics()
+        self._measured_seconds = self._measured_tokens = 0.0
+        self._held = 0
 
     def budget(self, engine: Engine) -> int:
         """Tokens per batch of this model."""
@@ -212,35 +343,27 @@ class RequestEngine:
             # It is done after those before it and its own tokens.
             if too_many or (self._held and (self._held + tokens) * self.seconds_per_token > seconds):
                 raise self.refusal()
-            entry = Entry(0, time.monotonic())
+            entry = Entry()
             self._hold(entry, tokens)
             return entry
 
     def release(self, entry: Entry) -> None:
         """Give back the entry's room in the queue; its chunks are dropped when their turn comes."""
         with self._changed:
-            entry.released = True
+            super().release(entry)
             self._hold(entry, -entry.held)
 
     def submit(self, entry: Entry, engine: Engine, sequences: Sequences) -> Future[Logits]:
         """Queue the entry's sequences; the logits come in the same order."""
-        entry.missing = len(sequences)
         if not len(sequences):
             entry.result.set_result(np.zeros((0, 1), np.float32))
             return entry.result
         with self._changed:
-            if self._stopping:
-                entry.result.set_exception(RuntimeError("the engine has stopped"))
-                return entry.result
             self._hold(entry, len(sequences.tokens) - entry.held)
-            queue = self._queues.get(engine)
-            if queue is None:
-                queue = self._queues[engine] = _Queue(self.budget(engine))
-            for chunk in self._chunks(entry, sequences, queue.budget):
-                heapq.heappush(queue.chunks, chunk)
-                queue.tokens += chunk.tokens
-            self._changed.notify()
-        return entry.result
+        chunks = self._chunks(entry, sequences, self.budget(engine))
+        places = np.argsort(np.concatenate([rows for _, _, (_, rows) in chunks]))
+        entry.join = lambda logits: np.concatenate(logits)[places]
+        return self.put(entry, engine, chunks)
 
     def measure(self, tokens: int, seconds: float) -> None:
         """Add a batch to the measured speed, weighted by its tokens."""
@@ -253,153 +376,37 @@ class RequestEngine:
             self._held += more
             self.metrics.queued.set(self._held)
 
-    def _chunks(self, entry: Entry, sequences: Sequences, budget: int) -> list[_Chunk]:
+    def _chunks(self, entry: Entry, sequences: Sequences, budget: int) -> list[tuple[float, int, Chunk]]:
         """Split into chunks of similar lengths, longest first, so that little padding is needed."""
         lengths = sequences.lengths()
         order = np.argsort(-lengths, kind="stable")
         before = np.concatenate([[0], np.cumsum(lengths[order])])
         size = max(1, budget // CHUNKS_PER_BATCH)
-        chunks, begin = [], 0
+        chunks: list[tuple[float, int, Chunk]] = []
+        begin = 0
         while begin < len(order):
             end = max(begin + 1, int(np.searchsorted(before, before[begin] + size, side="right")) - 1)
             turns = before[begin] // self.batching.turn_tokens
             turn = entry.arrived + float(turns) * self.batching.turn_tokens * self.seconds_per_token
-            tokens = int(before[end] - before[begin])
-            chunks.append(_Chunk(turn, next(self._numbers), entry, sequences, order[begin:end], tokens))
+            chunks.append((turn, int(before[end] - before[begin]), (sequences, order[begin:end])))
             begin = end
         return chunks
 
-    def _run(self) -> None:
-        while (batch := self._next_batch()) is not None:
-            self._compute(*batch)
-            del batch  # a waiting thread must not keep a model alive that is no longer served
+    @staticmethod
+    def _score(engine: Engine, chunks: Sequence[Chunk]) -> list[Logits]:
+        logits = engine.logits(Sequences.concat([take_sequences(*chunk) for chunk in chunks]))
+        return np.split(logits, np.cumsum([len(rows) for _, rows in chunks])[:-1])
 
-    def _next_batch(self) -> tuple[Engine, list[_Chunk]] | None:
-        """Wait for the next chunks to compute; ``None`` once the engine is stopping and the queue is empty."""
-        with self._changed:
-            while True:
-                ready = self._ready()
-                if isinstance(ready, tuple):
-                    return ready
-                if ready is None and self._stopping:
-                    return None
-                self._changed.wait(ready)
-
-    def _ready(self) -> tuple[Engine, list[_Chunk]] | float | None:
-        """The next chunks, the seconds to wait for a fuller batch, or ``None`` if there are no chunks."""
-        for engine, queue in list(self._queues.items()):
-            while queue.chunks and queue.chunks[0].entry.released:
-                queue.tokens -= heapq.heappop(queue.chunks).tokens
-            if not queue.chunks:
-                del self._queues[engine]
-        if not self._queues:
-            return None
-        engine, queue = min(self._queues.items(), key=lambda item: item[1].chunks[0])
-        patience = queue.chunks[0].entry.arrived + self.batching.wait_ms / 1000 - time.monotonic()
-        if queue.tokens >= queue.budget or patience <= 0 or self._stopping:
-            return engine, self._take(queue)
-        return patience
-
-    def _take(self, queue: _Queue) -> list[_Chunk]:
-        batch: list[_Chunk] = []
-        room = queue.budget
-        while queue.chunks and (not batch or queue.chunks[0].tokens <= room):
-            chunk = heapq.heappop(queue.chunks)
-            queue.tokens -= chunk.tokens
-            if not chunk.entry.released:
-                batch.append(chunk)
-                room -= chunk.tokens
-        return batch
-
-    def _compute(self, engine: Engine, chunks: Sequence[_Chunk]) -> None:
-        begin = time.monotonic()
-        for chunk in chunks:
-            if chunk.entry.started is None:
-                chunk.entry.started = begin
-        try:
-            logits = engine.logits(Sequences.concat([take_sequences(chunk.sequences, chunk.rows) for chunk in chunks]))
-        except Exception as error:
-            if len(chunks) > 1:  # one bad request must not fail the others
-                for chunk in chunks:
-                    self._compute(engine, [chunk])
-                return
-            self._fail(chunks[0].entry, error)
-            return
-        seconds, tokens = time.monotonic() - begin, sum(chunk.tokens for chunk in chunks)
+    def _observe(self, engine: Engine, batch: Sequence[_Queued], seconds: float) -> None:
+        """Measure the speed, and give back the room of the batch's chunks."""
+        tokens = sum(queued.size for queued in batch)
         # A batch of a few tokens takes as long as a whole chunk. Measured by its tokens alone, the queue would look
         # too slow and refuse normal requests.
         self.measure(max(tokens, self.budget(engine) // CHUNKS_PER_BATCH), seconds)
         self.metrics.batch_tokens.observe(tokens)
         self.metrics.batch_seconds.observe(seconds)
-        self.metrics.batch_requests.observe(len({id(chunk.entry) for chunk in chunks}))
-        first = 0
-        for chunk in chunks:
-            self._deliver(chunk, logits[first : first + len(chunk.rows)])
-            first += len(chunk.rows)
-
-    def _deliver(self, chunk: _Chunk, logits: Logits) -> None:
-        entry = chunk.entry
-        if entry.logits is None:
-            entry.logits = np.empty((len(chunk.sequences), logits.shape[1]), np.float32)
-        entry.logits[chunk.rows] = logits
-        entry.missing -= len(chunk.rows)
-        self.metrics.sequences.inc(len(chunk.rows))
+        self.metrics.batch_requests.observe(len({id(queued.entry) for queued in batch}))
+        self.metrics.sequences.inc(sum(len(queued.item[1]) for queued in batch))
         with self._changed:
-            self._hold(entry, -min(chunk.tokens, entry.held))
-        if not entry.missing and entry.result.set_running_or_notify_cancel():
-            entry.result.set_result(entry.logits)
-
-    def _fail(self, entry: Entry, error: Exception) -> None:
-        self.release(entry)
-        if not entry.result.done() and entry.result.set_running_or_notify_cancel():
-            entry.result.set_exception(error)
-
-
-# A queue that batches searches
-
-
-Query = TypeVar("Query")
-Result = TypeVar("Result")
-
-
-class SearchQueue(Generic[Query, Result]):
-    """Runs ``search`` in ``pool`` on one batch of at most ``size`` queries at a time; none waits for a fuller batch.
-
-    Use it within one event loop.
-    """
-
-    def __init__(self, search: Callable[[Sequence[Query]], Sequence[Result]], pool: Executor, size: int):
-        self._search, self._pool, self.size = search, pool, size
-        self._waiting: list[tuple[Query, asyncio.Future[Result]]] = []
-        self._running: asyncio.Task[None] | None = None
-
-    async def submit(self, query: Query) -> Result:
-        """The result for ``query``. If cancelled before its batch begins, it is not searched."""
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append((query, answer))
-        if self._running is None:
-            self._running = asyncio.create_task(self._run())
-        return await answer
-
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                batch = [(query, answer) for query, answer in self._waiting[: self.size] if not answer.done()]
-                del self._waiting[: self.size]
-                await self._answer([query for query, _ in batch], [answer for _, answer in batch])
-        finally:
-            self._running = None
-
-    async def _answer(self, queries: Sequence[Query], answers: Sequence[asyncio.Future[Result]]) -> None:
-        if not queries:
-            return
-        try:
-            results = await asyncio.get_running_loop().run_in_executor(self._pool, self._search, queries)
-        except Exception as error:  # every query of the batch gets the error
-            for answer in answers:
-                if not answer.done():
-                    answer.set_exception(error)
-        else:
-            for answer, result in zip(answers, results, strict=True):
-                if not answer.done():
-                    answer.set_result(result)
+            for queued in batch:
+                self._hold(queued.entry, -min(queued.size, queued.entry.held))

@@ -165,7 +165,7 @@ class NewDocument(BaseModel):
 
 Vectors = NDArray[np.float32]
 CHARACTERS_PER_TOKEN = 4
-"""An estimate, for texts that are not tokenised yet and for counts that nobody bills."""
+"""An estimate, for texts that are not tokenised yet and for the usage that answers report."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,12 +359,3 @@ def embeddings_answer(body: EmbeddingsRequest, model: str, vectors: Vectors) -> 
     characters = sum(map(len, body.texts))
     usage = {"prompt_tokens": characters // CHARACTERS_PER_TOKEN, "total_tokens": characters // CHARACTERS_PER_TOKEN}
     return {"object": "list", "data": data, "model": model, "usage": usage}
-
-
-def rerank_format(fields: dict[str, Any]) -> type[Rerank] | None:
-    """The format of a body by its fields; None if it is none, or not one alone."""
-    if ("documents" in fields) == ("texts" in fields):
-        return None
-    if "texts" in fields:
-        return TeiRerank
-    return VoyageRerank if "top_k" in fields else CohereRerank

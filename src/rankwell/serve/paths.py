@@ -26,6 +26,7 @@ from rankwell.serve.describe import SEARCH_PARAMETERS, STYLE, docs_page
 from rankwell.serve.formats import (
     Answer,
     Body,
+    CohereRerank,
     EmbeddingsRequest,
     Explain,
     MixedbreadRerank,
@@ -33,8 +34,9 @@ from rankwell.serve.formats import (
     ScoreRequest,
     Search,
     TeiEmbed,
+    TeiRerank,
+    VoyageRerank,
     embeddings_answer,
-    rerank_format,
     search_fields,
 )
 from rankwell.serve.service import Service
@@ -86,10 +88,11 @@ Called = Annotated[Call, Depends()]
 
 def rerank_shape(fields: dict[str, Any]) -> type[Rerank]:
     """The format of a re-ranking request, by its fields."""
-    shape = rerank_format(fields)
-    if shape is None:
+    if ("documents" in fields) == ("texts" in fields):
         raise ApiError(422, "validation", "body: expected either documents (Cohere's format) or texts (TEI's)")
-    return shape
+    if "texts" in fields:
+        return TeiRerank
+    return VoyageRerank if "top_k" in fields else CohereRerank
 
 
 def get(router: APIRouter, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:

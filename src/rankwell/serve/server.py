@@ -105,9 +105,9 @@ def serve(
     if service.state.note:
         say(service.state.note)
     precisions = sorted(set(service.precision().values()))
-    how = f", scores in {' and '.join(precisions)}" if precisions else ""
-    how += " (exact: --precision fp32)" if {"bf16", "int8"} & {*precisions} else ""
-    run(service, place, options, lambda: say(f"serving at {place.url}{how}"), tracing)
+    scores = f", scores in {' and '.join(precisions)}" if precisions else ""
+    scores += " (exact: --precision fp32)" if {"bf16", "int8"} & {*precisions} else ""
+    run(service, place, options, lambda: say(f"serving at {place.url}{scores}"), tracing)
     return service
 
 

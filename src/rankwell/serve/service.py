@@ -5,30 +5,28 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rankwell.core.checksums import verify_folder
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.truncation import run_whole
+from rankwell.corpus.filters import FilterSource
 from rankwell.corpus.query_types import rule_type
-from rankwell.corpus.records import Document, Query
-from rankwell.inputs.pieces import Pieces
+from rankwell.corpus.records import Document
 from rankwell.inputs.reader import LaidOutPairs
-from rankwell.rank.engines.engine import probability, relevance
+from rankwell.rank.engines.engine import Logits, probability, relevance
 from rankwell.rank.first_stage import Scope
-from rankwell.rank.system import type_for
-from rankwell.serve.answers import Reranked, add_words, documents_answer, explain_answer, highlight, search_answer
+from rankwell.rank.system import System
+from rankwell.serve.answers import explain_answer, search_answer
 from rankwell.serve.bodies import LOG, ApiError, too_late
-from rankwell.serve.engine import Batching, Entry, Metrics, OverloadedError, RequestEngine, SearchQueue
+from rankwell.serve.engine import Batching, Entry, Metrics, OverloadedError, RequestEngine, WorkQueue
 from rankwell.serve.formats import (
     CHARACTERS_PER_TOKEN,
     Answer,
@@ -41,17 +39,7 @@ from rankwell.serve.formats import (
     Search,
     Vectors,
 )
-from rankwell.serve.state import (
-    QID,
-    TOKENS_PER_CANDIDATE,
-    Found,
-    Holder,
-    Model,
-    Sources,
-    State,
-    WriteJob,
-    search_together,
-)
+from rankwell.serve.state import Found, Holder, Model, Sources, State, WriteJob
 from rankwell.serve.tracing import part
 
 Result = TypeVar("Result")
@@ -64,17 +52,6 @@ SCORING = frozenset({"/rerank", "/v1/rerank", "/v2/rerank", "/v1/reranking", "/s
 WRITE_BATCH = 64  # requests that are written together
 WATCH_SECONDS = 1.0
 SEARCH_BATCH = 64  # queries per hybrid search; BM25 gains nothing from batches
-
-
-@dataclass(frozen=True, eq=False)
-class PairScores:
-    """The scores and probabilities of a request's pairs, with timings."""
-
-    laid: LaidOutPairs
-    scores: NDArray[np.float32]
-    probabilities: NDArray[np.float32]
-    queue_ms: float
-    engine_ms: float
 
 
 class Service:
@@ -90,10 +67,10 @@ class Service:
         # Explanations are slow and need large arrays: one runs at a time, and few may wait.
         self._explaining = ThreadPoolExecutor(1, "rankwell-explain")
         # One thread, so that large answers wait for each other and not for searches.
-        self._highlighting = ThreadPoolExecutor(1, "rankwell-highlight")
-        self._writing = ThreadPoolExecutor(1, "rankwell-write")
-        self._writes = SearchQueue(self.holder.write, self._writing, WRITE_BATCH)
-        self._searches = SearchQueue(partial(run_whole, search_together), self._preparing, SEARCH_BATCH)
+        self._answering = ThreadPoolExecutor(1, "rankwell-answer")
+        self._searches = WorkQueue("rankwell-search", partial(run_whole, _search), _searches_at_once)
+        self._writes = WorkQueue("rankwell-write", self._write, lambda _: WRITE_BATCH)
+        self._queues: tuple[WorkQueue[Any, Any, Any], ...] = (self.engine, self._searches, self._writes)
         self._suit(self.state)
         self._waiting = self._explanations = 0
         self._stopping = threading.Event()
@@ -103,11 +80,10 @@ class Service:
         self.metrics.generation.set(1)
 
     def _suit(self, state: State) -> None:
-        """Set the length of the queue, its speed until batches are measured, and the size of batches by the state."""
+        """Set the length of the engine's queue, and its speed until batches are measured, by the state."""
         self.engine.make_room(model.ranker.engine for model in state.models.values())
         for model in state.models.values():
             self.engine.measure(*model.warm_up)
-        self._searches.size = SEARCH_BATCH if state.hybrid else 1
 
     @property
     def state(self) -> State:
@@ -115,8 +91,9 @@ class Service:
         return self.holder.state
 
     def start(self) -> None:
-        """Start the request engine, and to look for damaged files and for changes of the index."""
-        self.engine.start()
+        """Start the queues, and to look for damaged files and for changes of the index."""
+        for queue in self._queues:
+            queue.start()
         self._scrubber.start()
         self._watcher.start()
 
@@ -124,14 +101,15 @@ class Service:
         """Finish the requests under way. A reload under way is abandoned."""
         self.draining = True
         self._stopping.set()
-        for pool in (self._preparing, self._explaining, self._highlighting, self._writing):
+        for pool in (self._preparing, self._explaining, self._answering):
             pool.shutdown(wait=True, cancel_futures=True)
-        self.engine.stop()
+        for queue in self._queues:
+            queue.stop()
 
     @property
     def unfinished(self) -> bool:
         """Whether a thread still runs: for a reload, or for requests that were not waited for."""
-        return self.engine.running or self.holder.reloading
+        return self.holder.reloading or any(queue.running for queue in self._queues)
 
     def _scrub(self) -> None:
         """Read the served files again and again, slowly, so that damage is found before a request meets it."""
@@ -181,13 +159,16 @@ class Service:
             if isinstance(item, Document):
                 self._check_text(f"documents.{number}.text", item.contents, self.limits.text_characters)
         try:
-            count, state = await self._admitted(self._writes.submit(job))
+            count, state = await self._admitted(self._writes.ask(Entry(), None, job))
         except RankwellError as error:
             LOG.error("write", extra={"about": {"outcome": "failed", "error": str(error)}})
             raise ApiError(409, "write_failed", f"could not write: {error}", {"Retry-After": "1"}) from None
         about |= {"documents": count, "generation": state.generation}
         self.metrics.generation.set(state.generation)
         return {"documents": count, "generation": state.generation}
+
+    def _write(self, _: None, jobs: Sequence[Sequence[WriteJob]]) -> list[tuple[int, State]]:
+        return self.holder.write(jobs)
 
     async def rerank(self, body: Rerank, deadline: float, about: Answer, request: str) -> Scored:
         """Score the given texts."""
@@ -206,10 +187,10 @@ class Service:
                 body.query, model.ranker.reader.encode(texts), label, body.instruction, truncate=body.truncate
             )
 
-        scored = await self._score(model, prepare, self._admit(guess, deadline), about)
-        scores = scored.scores if body.raw_scores else scored.probabilities
-        tokens = len(scored.laid.sequences.tokens)
-        return Scored(request, model.name, scores, tokens, scored.laid.truncated, label)
+        with self._room(guess, deadline) as entry:
+            laid, logits = await self._score(model, prepare, entry, about)
+        scores = laid.join(relevance(logits) if body.raw_scores else probability(logits))
+        return Scored(request, model.name, scores, len(laid.sequences.tokens), laid.truncated, label)
 
     async def embed(self, body: EmbeddingsRequest) -> tuple[str, Vectors]:
         """The vectors of texts, and the name of the bi-encoder that makes them."""
@@ -220,8 +201,9 @@ class Service:
         self._check_texts("input", texts)
         if body.instruction is not None and body.input_type == "document":
             raise _invalid("instruction: documents take none; expected the input_type (TEI: prompt_name) query")
-        told, encoder = self._instruct(state, body.instruction, encodes=True), state.system.first_stage.dense.encoder
-        of_queries = partial(encoder.encode_queries, instruction=told)
+        instruction = self._instruct(state, body.instruction, encodes=True)
+        encoder = state.system.first_stage.dense.encoder
+        of_queries = partial(encoder.encode_queries, instruction=instruction)
         encode = of_queries if body.input_type == "query" else encoder.encode_documents
 
         def encode_part(begin: int) -> Vectors:
@@ -240,72 +222,67 @@ class Service:
         state = self.state
         if state.system is None:
             raise ApiError(409, "unavailable", "this service has no index; it only re-ranks texts")
-        self._check_query(body)
-        self._check_text("filter", str(body.filter or ""), self.limits.text_characters)
-        try:
-            filter = state.system.index.documents.resolve_filter(body.filter)
-            query = state.system.index.check_syntax(body.query) if body.syntax else body.query
-        except RankwellError as error:
-            raise _invalid(str(error)) from None
-        known = state.system.index.documents.fields
-        if unknown := [name for name in body.fields or () if name not in known]:
-            raise _invalid(f"fields: no document has a field {unknown[0]!r}; fields: {', '.join(known) or 'none'}")
-        depth = body.depth or min(state.depth, self.limits.depth)
-        for name, value, most in (
-            ("k", body.k + body.offset, self.limits.k),
-            ("depth", depth, self.limits.depth),
-        ):
-            if value > most:
-                raise _invalid(f"{name}{' + from' if name == 'k' else ''}: {value:,}; the limit is {most:,}")
+        filter, query = self._check_search(state.system, body)
         stages = body.stages or ("both" if state.models else state.first)
         if stages == "hybrid" and stages not in state.first_stages:
             raise ApiError(409, "unavailable", "this service searches with BM25 only; start it with --hybrid")
         if body.words and not (state.system.first_stage.words and state.has_texts):
             raise ApiError(409, "unavailable", "this service has no word vectors; serve a system that uses them")
         reranks = stages not in state.first_stages
+        first = state.first if reranks else stages
         model = self.model(state, body.model) if reranks or body.model else state.default
-        label = self._type(body, model if reranks else None)
-        told = self._instruct(state, body.instruction, model if reranks else None, encodes=stages != "bm25")
+        reranker = model if reranks else None
+        instruction = self._instruct(state, body.instruction, reranker, encodes=stages != "bm25")
+        label = self._type(body, reranker)
+        depth = body.depth or min(state.depth, self.limits.depth)
+        k = max(depth, body.offset + body.k)
+        group = state, first, k, Scope(filter, body.syntax, instruction)
+        searching, scored = Entry(), None
+        ms: dict[str, float | None] = dict.fromkeys((*state.first_stages, "rerank", "queue"))
         # Admitted before anything is searched: a refusal must not wait for other requests.
-        guess = depth * min(TOKENS_PER_CANDIDATE, model.ranker.template.max_length) if reranks and model else 0
-        entry = self._admit(guess, deadline) if guess else None
-        try:
-            first = state.first if reranks else stages
-            scope = Scope(filter, body.syntax, told)
-            job = state, first, body.query, max(depth, body.offset + body.k), scope
+        with self._room(0 if reranker is None else depth * reranker.candidate_tokens, deadline) as scoring:
             with part("search"):
-                found, first_ms = await self._admitted(self._searches.submit(job))
-                candidates = found.ranking
-            nothing = dict.fromkeys(state.first_stages)
-            ms: dict[str, float | None] = {**nothing, first: round(first_ms, 3), "rerank": None, "queue": None}
-            reranked = None
-            if entry is not None and model is not None:
-                how = label, body.instruction if model.ranker.reader.takes_instruction else None, entry, about, ms
-                found = replace(found, ranking=candidates.head(depth))
-                reranked = await self._rerank_candidates(state, model, query, found, *how)
-            shown_first = None if stages == "rerank" else first
-            answer = {**nothing, **search_answer(body, candidates, reranked, first=shown_first)}
-            shown = dict.fromkeys(row["docid"] for name in (first, "rerank") for row in answer[name] or ())
-            more = await self._prepare(lambda: documents_answer(state, list(shown), body.fields))
-            most = self.limits.highlighted
-            if body.words:
-                await self._in(self._highlighting, lambda: add_words(state, body.query, found, more, most))
-            if body.highlight:
-                await self._in(self._highlighting, lambda: highlight(state, model, body.query, more, most))
-            ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
-            about |= {"candidates": len(candidates), "generation": state.generation}
-            echo = {"query": body.query, "type": label, "stages": stages, "k": body.k, "from": body.offset}
-            echo |= {"depth": depth, "model": model.name if reranked and model else None}
-            return {**echo, "generation": state.generation, "ms": ms, **answer, **more}
-        finally:
-            if entry is not None:
-                self.engine.release(entry)
+                found = await self._admitted(self._searches.ask(searching, group, body.query))
+            ms[first] = round(searching.work_ms, 3)
+            if reranker is not None:
+                docids = found.ranking.docids[:depth]
+                prepare = partial(state.lay_out, reranker, query, docids, label, body.instruction)
+                scored = await self._score(reranker, prepare, scoring, about)
+                ms |= {"rerank": round(scoring.work_ms, 3), "queue": round(scoring.queue_ms, 3)}
+        most = self.limits.highlighted
+        shown = partial(search_answer, state, model, body, query, found, scored, first=first, most=most)
+        answer = await self._in(self._answering, shown)
+        about |= {"candidates": len(found.ranking), "generation": state.generation}
+        ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
+        echo = {"query": body.query, "type": label, "stages": stages, "k": body.k, "from": body.offset, "depth": depth}
+        echo |= {"model": None if reranker is None else reranker.name, "generation": state.generation}
+        return {**echo, "ms": ms, **answer}
+
+    def _check_search(self, system: System, body: Search) -> tuple[FilterSource | None, str]:
+        """Raise for fields of a search that are wrong or beyond a limit; returns its filter, and its query in plain."""
+        self._check_query(body)
+        self._check_text("filter", str(body.filter or ""), self.limits.text_characters)
+        try:
+            filter = system.index.documents.resolve_filter(body.filter)
+            query = system.index.check_syntax(body.query) if body.syntax else body.query
+        except RankwellError as error:
+            raise _invalid(str(error)) from None
+        known = system.index.documents.fields
+        if unknown := [name for name in body.fields or () if name not in known]:
+            raise _invalid(f"fields: no document has a field {unknown[0]!r}; fields: {', '.join(known) or 'none'}")
+        for name, value, most in (
+            ("k + from", body.k + body.offset, self.limits.k),
+            ("depth", body.depth or 0, self.limits.depth),
+        ):
+            if value > most:
+                raise _invalid(f"{name}: {value:,}; the limit is {most:,}")
+        return filter, query
 
     async def explain(self, body: Explain, about: Answer) -> Answer:
         """Explain the score of a query and a document."""
         state = self.state
         model = self.model(state, body.model)
-        if not model.explainable:
+        if not model.ranker.engine.explainable:
             problem = "only BERT rankers of the backend torch show their attention"
             raise ApiError(409, "unavailable", f"{model.name} cannot be explained: {problem}")
         self._check_query(body)
@@ -388,66 +365,36 @@ class Service:
             return self.overloaded(self.engine.refusal())
         return None
 
-    async def _rerank_candidates(
-        self,
-        state: State,
-        model: Model,
-        query: str,
-        found: Found,
-        label: str | None,
-        instruction: str | None,
-        entry: Entry,
-        about: Answer,
-        ms: dict[str, float | None],
-    ) -> Reranked:
-        docids = found.ranking.docids
-
-        def prepare() -> LaidOutPairs:
-            documents = state.documents(model, docids) if docids else _NO_PIECES
-            return model.lay_out(query, documents, label, instruction)
-
-        scored = await self._score(model, prepare, entry, about)
-        ms |= {"rerank": scored.engine_ms, "queue": scored.queue_ms}
-        scores = scored.scores
-        if state.system is not None and state.system.shares is not None:
-            scores = await self._in(self._preparing, lambda: state.fuse(query, found, scored.scores))
-        return Reranked.of(docids, scores, scored.probabilities)
-
     async def _score(
         self, model: Model, prepare: Callable[[], LaidOutPairs], entry: Entry, about: Answer
-    ) -> PairScores:
-        """Lay out an admitted request's pairs and score them; if it ends early, they leave the queue."""
+    ) -> tuple[LaidOutPairs, Logits]:
+        """Lay out an admitted request's pairs and score them."""
         entry.arrived = time.monotonic()
-        try:
-            with part("tokenise"):
-                laid = await self._prepare(prepare)
-            about |= {
-                "pairs": int(laid.owners[-1]) + 1 if len(laid.owners) else 0,
-                "tokens": len(laid.sequences.tokens),
-            }
-            with part("rerank"):
-                logits = await asyncio.wrap_future(self.engine.submit(entry, model.ranker.engine, laid.sequences))
-        finally:
-            self.engine.release(entry)
-        started = entry.started or entry.arrived
-        queue_ms, engine_ms = 1000 * (started - entry.arrived), 1000 * (time.monotonic() - started)
-        about["queue_ms"] = round(queue_ms, 2)
+        with part("tokenise"):
+            laid = await self._prepare(prepare)
+        pairs = int(laid.owners[-1]) + 1 if len(laid.owners) else 0
+        about |= {"pairs": pairs, "tokens": len(laid.sequences.tokens)}
+        with part("rerank"):
+            logits = await asyncio.wrap_future(self.engine.submit(entry, model.ranker.engine, laid.sequences))
+        about["queue_ms"] = round(entry.queue_ms, 2)
         if not np.isfinite(logits).all():
             raise FloatingPointError("the model's scores are not numbers")
-        if not len(logits):
-            none = np.zeros(0, np.float32)
-            return PairScores(laid, none, none, 0.0, 0.0)
-        scores, probabilities = laid.join(relevance(logits)), laid.join(probability(logits))
-        return PairScores(laid, scores, probabilities, round(queue_ms, 3), round(engine_ms, 3))
+        return laid, logits
 
-    def _admit(self, tokens: int, deadline: float) -> Entry:
+    @contextmanager
+    def _room(self, tokens: int, deadline: float) -> Iterator[Entry]:
+        """Hold room for about ``tokens`` tokens in the engine's queue; at the end, the request leaves the queue."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise too_late(self.metrics)
         try:
-            return self.engine.admit(tokens, SHARE_OF_DEADLINE * left)
+            entry = self.engine.admit(tokens, SHARE_OF_DEADLINE * left) if tokens else Entry()
         except OverloadedError as error:
             raise self.overloaded(error) from None
+        try:
+            yield entry
+        finally:
+            self.engine.release(entry)
 
     async def _prepare(self, work: Callable[[], Result]) -> Result:
         return await self._admitted(self._in(self._preparing, work))
@@ -481,12 +428,12 @@ class Service:
 
     def _type(self, body: Body, model: Model | None) -> str | None:
         """The query's type: as given, or by the rules if the request says auto or the model takes one."""
-        if body.type is None:
-            return None if model is None else type_for(Query(QID, body.query), model.ranker)
         takes = model is None or model.ranker.takes_types
-        if body.type in ("auto", "none"):
-            return rule_type(body.query) if body.type == "auto" and takes else None
-        if not takes and model is not None:
+        if body.type == "auto" or (body.type is None and model is not None):
+            return rule_type(body.query) if takes else None
+        if body.type in (None, "none"):
+            return None
+        if model is not None and not takes:
             raise _invalid(f"type: {model.name} takes no query type")
         return body.type
 
@@ -530,8 +477,18 @@ class Service:
             raise _invalid(f"{field}: {len(text):,} characters; the limit is {limit:,}")
 
 
-_NO_PIECES = Pieces.plain(np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.int64))
-
-
 def _invalid(line: str) -> ApiError:
     return ApiError(422, "validation", line)
+
+
+SearchGroup = tuple[State, str, int, Scope]
+"""What is searched, the name of its first stage, the number of documents, and their scope."""
+
+
+def _search(group: SearchGroup, queries: Sequence[str]) -> list[Found]:
+    state, first, k, scope = group
+    return state.search(first, queries, k, scope)
+
+
+def _searches_at_once(group: SearchGroup) -> int:
+    return SEARCH_BATCH if group[0].hybrid else 1

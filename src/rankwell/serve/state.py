@@ -45,7 +45,7 @@ QID = "query"
 """The id of a request's query in the runs that are fused."""
 NOTHING = Ranking.of([], [])
 WARM_UP = "how do bees keep warm in winter"
-TOKENS_PER_CANDIDATE = 150  # an estimate, until the documents are read
+TOKENS_PER_CANDIDATE = 150
 WARM_UP_TOKENS = 2048
 
 
@@ -102,9 +102,9 @@ class Model:
     """The pieces of words that were highlighted before; none of those that the tokenizer does not split."""
 
     @property
-    def explainable(self) -> bool:
-        """Whether its scores can be explained by its attention."""
-        return self.ranker.engine.explainable
+    def candidate_tokens(self) -> int:
+        """An estimate of the tokens of a query and a document, until they are read."""
+        return min(TOKENS_PER_CANDIDATE, self.ranker.template.max_length)
 
     def lay_out(
         self,
@@ -137,7 +137,7 @@ class Model:
             "markers": template.markers,
             "typed": self.ranker.takes_types,
             "outputs": 2 if self.config.head == "two_logits" else 1,
-            "explainable": self.explainable,
+            "explainable": self.ranker.engine.explainable,
             "layers": self.layers,
             "heads": self.heads,
             "figures": self.config.figures,
@@ -190,19 +190,18 @@ class State:
             encoded = first.encode(named, scope)
             run = first.search(named, k, scope, encoded=encoded)
         read = [None if encoded is None else encoded.of([query.qid]) for query in named]
-        return [Found(run.get(query.qid, NOTHING), own) for query, own in zip(named, read, strict=True)]
+        return [Found(run.get(query.qid, NOTHING), one) for query, one in zip(named, read, strict=True)]
 
-    def fuse(self, query: str, found: Found, scores: Scores) -> Scores:
-        """The model's scores of what was found, in its order, fused with the other scores that have a share."""
-        assert self.system is not None
-        candidates = found.ranking
-        if self.system.shares is None or not len(candidates):
-            return scores
-        first, model = Run({QID: candidates}), Run({QID: Ranking.of(candidates.docids, scores)})
+    def fuse(self, query: str, found: Found, scores: Scores) -> Ranking:
+        """The best of what was found by the model's ``scores``, fused with the other scores that have a share."""
+        first = found.ranking.head(len(scores))
+        model = Ranking.of(first.docids, scores)
+        if self.system is None or self.system.shares is None or not len(scores):
+            return model
         encoded = None if found.encoded is None else replace(found.encoded, qids=[QID])
         with self.dense_lock if self.system.shares.similarity else nullcontext():
-            fused = dict(self.system.fuse(first, model, [Query(QID, query)], encoded)[QID])
-        return np.array([fused[docid] for docid in candidates.docids], np.float32)
+            fused = self.system.fuse(Run({QID: first}), Run({QID: model}), [Query(QID, query)], encoded)
+        return fused[QID]
 
     def describe_shares(self) -> dict[str, Any] | None:
         """The shares of re-ranking as ``/ready`` shows them."""
@@ -274,33 +273,17 @@ class State:
             for name, model in self.models.items()
         }
 
-    def documents(self, model: Model, docids: Sequence[str]) -> Pieces:
-        """Documents of the index as a model's tokens."""
+    def lay_out(
+        self, model: Model, query: str, docids: Sequence[str], type: str | None, instruction: str | None
+    ) -> LaidOutPairs:
+        """Lay out pairs of a query and documents of the index; an instruction is for models that take one."""
         assert self.index is not None
         tokens = self.tokens[model.name]
-        return (
-            tokens.at(tokens.numbers(docids))
-            if tokens is not None
-            else model.ranker.reader.encode(self.index.texts(docids))
-        )
-
-
-SearchJob = tuple[State, str, str, int, Scope]
-"""A request: what is searched, the name of its first stage, the query, the number of documents, and their scope."""
-
-
-def search_together(jobs: Sequence[SearchJob]) -> list[tuple[Found, float]]:
-    """The documents of each job and the milliseconds they took; jobs that differ in the query only go together."""
-    alike: dict[tuple[State, str, int, Scope], list[int]] = {}
-    for number, (state, first, _, k, scope) in enumerate(jobs):
-        alike.setdefault((state, first, k, scope), []).append(number)
-    results: dict[int, tuple[Found, float]] = {}
-    for (state, first, k, scope), numbers in alike.items():
-        begin = time.perf_counter()
-        found = state.search(first, [jobs[number][2] for number in numbers], k, scope)
-        ms = 1000 * (time.perf_counter() - begin)
-        results |= {number: (one, ms) for number, one in zip(numbers, found, strict=True)}
-    return [results[number] for number in range(len(jobs))]
+        if tokens is not None:
+            documents = tokens.at(tokens.numbers(docids))
+        else:
+            documents = model.ranker.reader.encode(self.index.texts(docids))
+        return model.lay_out(query, documents, type, instruction if model.ranker.reader.takes_instruction else None)
 
 
 def read_aliases(texts: Sequence[str]) -> dict[str, str]:
@@ -392,10 +375,10 @@ class Holder:
     def __init__(self, sources: Sources):
         self.sources = sources
         self.state = open_state(sources)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """Held by whatever changes the index or replaces the state."""
         self._written_by = Models()
         """What encodes new documents beside searches."""
-        self._writer_lock = threading.Lock()
         self._reloads: set[threading.Thread] = set()
 
     @property
@@ -415,8 +398,7 @@ class Holder:
             first = state.system.first_stage
             if first.encoder is not None:
                 # Another encoder computes what is missing, so that searches do not wait.
-                with self._writer_lock:
-                    self._writing(first, index).prepare_stores(index.documents.stores)
+                self._writing(first, index).prepare_stores(index.documents.stores)
                 with state.dense_lock:
                     first.prepare_stores(index.documents.stores)
             fresh = replace(state, system=state.system.with_index(index), generation=state.generation + 1)
@@ -430,33 +412,29 @@ class Holder:
 
         All jobs are one update and one deletion, which are on the disk before this returns.
         """
-        with self._writer_lock:
-            counts, index = self._write(jobs)
-        fresh = self.refresh(index)
+        with self._lock:
+            assert self.state.system is not None
+            writer = self._writing(self.state.system.first_stage, self.state.system.index.reopened())
+            documents: dict[str, Document] = {}
+            deleted: set[str] = set()
+            counts = []
+            for job in jobs:
+                count = 0
+                for item in job:
+                    if isinstance(item, Document):
+                        documents[item.docid], count = item, count + 1
+                        deleted.discard(item.docid)
+                    else:
+                        count += item in documents or (item in writer.index and item not in deleted)
+                        documents.pop(item, None)
+                        deleted.add(item)
+                counts.append(count)
+            if documents:
+                writer.index.update(documents.values(), prepare=writer.preparation)
+            if deleted:
+                writer.index.delete(deleted)
+            fresh = self.refresh(writer.index)
         return [(count, fresh) for count in counts]
-
-    def _write(self, jobs: Sequence[Sequence[WriteJob]]) -> tuple[list[int], Index]:
-        assert self.state.system is not None
-        writer = self._writing(self.state.system.first_stage, self.state.system.index.reopened())
-        documents: dict[str, Document] = {}
-        deleted: set[str] = set()
-        counts = []
-        for job in jobs:
-            count = 0
-            for item in job:
-                if isinstance(item, Document):
-                    documents[item.docid], count = item, count + 1
-                    deleted.discard(item.docid)
-                else:
-                    count += item in documents or (item in writer.index and item not in deleted)
-                    documents.pop(item, None)
-                    deleted.add(item)
-            counts.append(count)
-        if documents:
-            writer.index.update(documents.values(), prepare=writer.preparation)
-        if deleted:
-            writer.index.delete(deleted)
-        return counts, writer.index
 
     def _writing(self, first: FirstStage, index: Index) -> FirstStage:
         """A first stage with a bi-encoder of its own, for what is computed beside searches."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,6 @@ if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
     from rankwell.models.checkpoints.config import RankerConfig
 
 Logits = NDArray[np.float32]
-_MODULES = {"torch": "torch_engine", "onnx": "exported"}
 
 
 class Engine(ABC):
@@ -86,7 +84,9 @@ class LoadedModel:
 
 Loader = Callable[[Path, Mapping[str, Any], Mapping[str, Any]], LoadedModel]
 """Loads a folder, given changes to the model's configuration and the engine's options."""
-BACKENDS: Registry[Loader] = Registry("backend")
+BACKENDS: Registry[Loader] = Registry(
+    "backend", {"torch": "rankwell.rank.engines.torch_engine", "onnx": "rankwell.rank.engines.exported"}
+)
 CHECKPOINTS: Registry[Loader] = Registry("checkpoint kind")
 """Models that torch computes but that are no cross-encoders, such as classifiers."""
 TORCH_OPTIONS = ("label", "trust_remote_code")
@@ -100,17 +100,14 @@ def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: 
     """
     if backend == "torch" and find_spec("torch") is None:
         raise MissingExtraError("torch", "models", "scoring with the torch backend")
-    if backend not in BACKENDS and backend in _MODULES:
-        import_module(f"{__package__}.{_MODULES[backend]}")
-    if backend not in BACKENDS:
-        raise RankwellError(f"no backend is called {backend!r} (known: {', '.join(sorted({*_MODULES, *BACKENDS}))})")
+    loader = BACKENDS[backend]
     if backend != "torch" and (wrong := next((name for name in TORCH_OPTIONS if options.get(name)), None)):
         raise RankwellError(f"--{wrong.replace('_', '-')} needs --backend torch, not {backend}")
     from rankwell.rank.rankers import check_cross_encoder  # scoring stored tokens needs torch and numpy alone
 
     folder = find_model(folder)
     check_cross_encoder(folder)
-    return BACKENDS[backend](folder, changes, options)
+    return loader(folder, changes, options)
 
 
 def relevance(logits: Logits) -> Scores:
