@@ -184,7 +184,7 @@ def run(work: Work, stage: RecipeStage[DeepctOptions], folder: Path) -> StageRes
     device = str(next(model.parameters()).device)
     scaling = WeightOptions(options.scaling, options.scale)
     store = work.data.collection.store
-    shards = do(WeighJob(store.folder, folder / "model", folder / "weights", scaling, device, options.shard))
+    shards = do(WeighJob(folder / "model", scaling, device, options.shard, store.folder, folder / "weights"))
     if process_number() > 0:
         return StageResult()
     figures = {**outcome.figures(), "passages with queries": len(recall), "max_length": options.max_length}

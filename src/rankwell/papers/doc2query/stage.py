@@ -225,8 +225,7 @@ def _expand(work: Work, options: Doc2queryOptions, folder: Path, device: str) ->
     """Write the queries of all passages; several processes share the work."""
     writing = WritingOptions(options.n, options.top_k, options.temperature, options.max_query, work.seed)
     store, shards = work.data.collection.store.folder, folder / "shards"
-    job = ExpandJob(store, folder / "model", shards, writing, device=device, shard_size=options.shard)
-    return do(job)
+    return do(ExpandJob(folder / "model", writing, device, options.shard, store, shards))
 
 
 def _index(work: Work, folder: Path, weighing: FinishedStage | None) -> Index:
