@@ -16,7 +16,6 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.papers.deepct.weighing import WeighJob
 from rankwell.papers.doc2query.decoding import WritingOptions
 from rankwell.papers.doc2query.expansion import ExpandJob
-from rankwell.papers.doc2query.judge import RankerJudge
 from rankwell.papers.shared.passages import write_collection
 from rankwell.scale.workers import Cluster
 
@@ -46,7 +45,7 @@ def test_queries_are_those_of_one_process(
     tiny_writer: Path, tiny_checkpoint: Path, tmp_path: Path, cluster: Cluster, judged: bool
 ) -> None:
     write_documents(make_documents(20), tmp_path / "collection.tsv")
-    judge = RankerJudge.find(tiny_checkpoint) if judged else None
+    judge = tiny_checkpoint if judged else None
     job = ExpandJob(tiny_writer, WritingOptions(n=3, max_query=6), "cpu", 6, judge=judge)
     for name, workers in (("one", None), ("many", cluster)):
         write_collection(job, str(tmp_path / "collection.tsv"), tmp_path / name, workers=workers)

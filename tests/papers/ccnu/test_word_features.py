@@ -114,23 +114,3 @@ def test_the_digest_follows_the_weights(tiny_checkpoint: Path, tmp_path: Path) -
     data[-1] ^= 1
     (tmp_path / "model.safetensors").write_bytes(data)
     assert encoder_digest(tmp_path) != encoder_digest(tiny_checkpoint)
-
-
-def test_out_of_memory_halves_the_budget_once_and_loses_nothing(
-    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder = FeatureEncoder.from_pretrained(tiny_checkpoint, device="cpu", budget=40)
-    encoder._compute.lanes = 1  # as on a GPU
-    expected = encoder.read(TEXTS, 256).features
-    states, calls = encoder._states, []
-
-    def scarce(batch: object) -> torch.Tensor:
-        calls.append(batch)
-        if len(calls) == 1:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return states(batch)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(encoder, "_states", scarce)
-    with pytest.warns(UserWarning, match="out of GPU memory; continuing with 20 tokens at a time"):
-        found = encoder.read(TEXTS, 256).features
-    np.testing.assert_allclose(found, expected, atol=2e-3)

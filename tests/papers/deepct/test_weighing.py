@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 import torch
 from tests.papers.conftest import OtherProcess
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import RankwellError
 from rankwell.core.shards import do
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_weights, write_documents
@@ -178,30 +178,6 @@ def test_a_gpu_in_16_bits_gives_nearly_the_same_frequencies(tiny_weigher: Path, 
     fast = TermWeigher.from_pretrained(tiny_weigher, device="cuda")
     passages = fast.lay_out(fast.tokenizer.encode(TEXTS, stems=True))
     np.testing.assert_allclose(fast.weigh(passages), weigher.weigh(passages), atol=0.05)
-
-
-def test_out_of_memory_halves_the_budget_once_and_loses_nothing(
-    tiny_weigher: Path, weigher: TermWeigher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = TermWeigher.from_pretrained(tiny_weigher, device="cpu", budget=120)
-    small._compute.lanes = 1  # as on a GPU
-    passages = small.lay_out(small.tokenizer.encode(TEXTS, stems=True))
-    forward = small._forward
-
-    def full(sequences: Sequences) -> torch.Tensor:
-        if len(sequences.tokens) > 100:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return forward(sequences)
-
-    monkeypatch.setattr(small, "_forward", full)
-    with pytest.warns(UserWarning, match="out of GPU memory; continuing with 60 tokens at a time"):
-        found = small.weigh(passages)
-    np.testing.assert_allclose(found, weigher.weigh(passages), atol=2e-6)
-
-
-def test_a_model_without_token_weights_is_refused(tiny_checkpoint: Path) -> None:
-    with pytest.raises(InputError, match="not a model that weighs tokens"):
-        TermWeigher.from_pretrained(tiny_checkpoint)
 
 
 @pytest.fixture

@@ -83,13 +83,19 @@ def expand(
     from rankwell.corpus.sources import resolve_documents
     from rankwell.papers.doc2query.checkpoints import read_writer_config
     from rankwell.papers.doc2query.decoding import WritingOptions
-    from rankwell.papers.doc2query.expansion import COUNTED, ExpandJob, count_expansions, find_writer, write_generated
-    from rankwell.papers.doc2query.judge import RankerJudge
+    from rankwell.papers.doc2query.expansion import (
+        COUNTED,
+        ExpandJob,
+        count_expansions,
+        find_judge,
+        find_writer,
+        write_generated,
+    )
 
     begin = time.monotonic()
     folder, columns = find_writer(model).absolute(), Columns(id_field, text_field, title_field)
     writing = WritingOptions(n, temperature=temperature, max_query=read_writer_config(folder).max_query, seed=seed)
-    judged_by = None if judge is None else RankerJudge.find(judge)
+    judged_by = None if judge is None else find_judge(judge).absolute()
     job = ExpandJob(folder, writing, device, judge=judged_by, threshold=threshold)
     count = run_job(context, job, collection, columns, out)
     per_passage, new = count_expansions(resolve_documents(collection, columns), out).values()

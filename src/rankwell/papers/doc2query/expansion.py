@@ -24,8 +24,7 @@ from rankwell.corpus.records import Document, Qrels, Query
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.checkpoints.describe import describe
-from rankwell.models.checkpoints.names import find_model
-from rankwell.papers.doc2query.judge import RankerJudge
+from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.papers.shared.passages import PassageJob
 
 if TYPE_CHECKING:
@@ -80,12 +79,28 @@ def find_writer(model: str | Path) -> Path:
     return folder
 
 
+def find_judge(model: str | Path) -> Path:
+    """The folder of a ranker that judges written queries; raises if there is none."""
+    folder = find_model(model)
+    if not (folder / "config.json").is_file():
+        raise InputError(folder, None, "not a ranker's folder (it has no config.json); expected that of the judge")
+    return folder
+
+
+def open_judge(folder: Path, device: str | None) -> Judge:
+    """Load a ranker as a judge."""
+    from rankwell.rank.ranker import Ranker
+
+    ranker = Ranker.from_pretrained(folder, engine={} if device is None else {"device": device})
+    return lambda pairs: ranker.predict(pairs, activation="probability")
+
+
 @dataclass(frozen=True)
 class ExpandJob(PassageJob):
     """Writes queries for documents."""
 
     options: WritingOptions
-    judge: RankerJudge | None = None
+    judge: Path | None = None
     threshold: float = THRESHOLD
 
     shards = "queries"
@@ -93,7 +108,7 @@ class ExpandJob(PassageJob):
 
     def models(self) -> dict[str, str | None]:
         """Digests of the writer and the judge."""
-        return {**super().models(), "judge": None if self.judge is None else self.judge.digest()}
+        return {**super().models(), "judge": None if self.judge is None else model_digest(self.judge)}
 
     def settings(self) -> dict[str, Any]:
         """How queries are written and judged."""
@@ -106,7 +121,7 @@ class ExpandJob(PassageJob):
 
         model, tokenizer, config = load_writer(self.model)
         writer = Writer(model, tokenizer, config.max_length, self.options, device=self.device)
-        judge = None if self.judge is None else self.judge.open(self.device)
+        judge = None if self.judge is None else open_judge(self.judge, self.device)
         analyzer, tokens = Analyzer.english(), StoredTokens.open(store.documents, tokenizer)
 
         def write(items: range, file: IO[bytes]) -> None:
