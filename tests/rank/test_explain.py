@@ -179,17 +179,6 @@ def test_what_does_not_fit_is_reported(ranker: Ranker) -> None:
     assert explain(ranker, QUERY, TRAP).cut == ()
 
 
-def test_strm_closes_what_full_attention_matches(ranker: Ranker) -> None:
-    explanation = explain(ranker, "bogue", "bogus", attention="strm")
-    # [CLS] bog ##ue [SEP] bog ##us [SEP]
-    opened = explanation.open_in()
-    assert not opened[1, 4]
-    assert not opened[4, 1]
-    assert opened[2, 5]
-    assert opened[5, 2]
-    assert explain(ranker, "bogue", "bogus", attention="full").open.all()
-
-
 def test_a_layer_without_the_rule_is_shown_open(tiny_checkpoint: Path) -> None:
     ranker = Ranker.from_pretrained(tiny_checkpoint, attention="strm", attention_layers=(-1,))
     explanation = explain(ranker, "bogue", "bogus")
