@@ -21,7 +21,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.spec import AttentionRule
-from rankwell.plots.attention import draw_attention
+from rankwell.plots.attention_map import draw_attention
 from rankwell.rank.engines.engine import load
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.explain import Explanation, attention_maps, explain

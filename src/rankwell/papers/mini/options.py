@@ -8,7 +8,7 @@ from pydantic import Field
 
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.training.options import STAGE_OPTIONS, Meaning, Options
-from rankwell.training.stage_options.rankers import DevOptions
+from rankwell.training.stage_options.ranking import DevOptions
 
 
 @STAGE_OPTIONS.register("distil")
