@@ -128,6 +128,7 @@ def with_fault(work: Work, folder: Path, number: int, fault: int, place: str) ->
     return done
 
 
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", WORKS)
 def test_a_fault_leaves_the_old_or_the_new(save: Work, tmp_path: Path, name: str, fault: str) -> None:

@@ -194,26 +194,6 @@ def test_what_is_no_writer_is_one_line(folder: Path, tmp_path: Path) -> None:
         load_writer(broken)
 
 
-def test_the_future_is_hidden_and_the_passage_is_seen(shaken: Any) -> None:
-    model, tokenizer, _ = shaken
-    memories = read(model, tokenizer, ["bees and honey", "bees and money"])
-    with torch.no_grad():
-        one = model.decoder.states(torch.tensor([[2, 40, 41], [2, 40, 41]]), memories)
-        other = model.decoder.states(torch.tensor([[2, 40, 50], [2, 40, 50]]), memories)
-    torch.testing.assert_close(one[:, :2], other[:, :2])
-    assert (one[:, 2] - other[:, 2]).abs().max() > 1e-3
-    assert (one[0] - one[1]).abs().max() > 1e-3
-
-
-def test_padding_of_a_batch_changes_nothing(shaken: Any) -> None:
-    model, tokenizer, _ = shaken
-    tokens = torch.tensor([[2, 40, 41]])
-    with torch.no_grad():
-        alone = model.decoder.states(tokens, read(model, tokenizer, TEXTS[:1]))
-        among = model.decoder.states(tokens.repeat(4, 1), read(model, tokenizer, TEXTS))
-    torch.testing.assert_close(among[:1], alone, atol=1e-5, rtol=1e-5)
-
-
 def test_queries_become_inputs_and_what_follows() -> None:
     from rankwell.inputs.pieces import Pieces
 
