@@ -33,7 +33,7 @@ test-clients: $(STAMP)  ## the clients of Cohere, Voyage, LiteLLM, LlamaIndex, H
 	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_clients.py
 
 test-faults: $(STAMP)  ## 1,000 flipped bits, a fault at each operation, kills, a full and a read-only disk: half an hour
-	RANKWELL_FAULTS=1000 $(BIN)/pytest -s tests/faults tests/retrieve/test_durability.py
+	RANKWELL_FAULTS=1000 $(BIN)/pytest -s tests/faults tests/retrieve/test_durability.py tests/rank/test_cache.py
 
 fuzz: $(STAMP)  ## mutated inputs for every reader, MINUTES=10 of them; what goes wrong is kept in tests/fuzz and replayed by `make test`
 	$(BIN)/python bench/fuzz_readers.py --minutes $(or $(MINUTES),10) --seed $$(date +%s) --keep tests/fuzz

@@ -13,7 +13,7 @@ from rankwell.training.options import TrainingOptions, ValidatedOptions
 from rankwell.training.recipe import DataOptions, EvaluateOptions, FirstStageOptions, ModelOptions, Recipe
 from rankwell.training.stage import stage_options
 from rankwell.training.stage_options.first_stages import PairOptions, TuningOptions
-from rankwell.training.stage_options.rankers import DevOptions, ListOptions
+from rankwell.training.stage_options.ranking import DevOptions, ListOptions
 
 _SECTIONS: dict[str, type[BaseModel]] = {
     "A recipe": Recipe,

@@ -26,7 +26,7 @@ from rankwell.training.experiments.claims import (
     signed,
 )
 from rankwell.training.experiments.experiment import read_suite
-from rankwell.training.experiments.tables import DEV, file_name
+from rankwell.training.experiments.suite_tables import DEV, file_name
 from rankwell.training.recipe_reader import Override
 
 ROOT = Path(__file__).parents[1]

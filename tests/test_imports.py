@@ -7,12 +7,14 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import rankwell
+from rankwell.papers import PARTS
 
 ROOT = Path(rankwell.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -31,6 +33,7 @@ ROWS = (
 LEVEL = {layer: level for level, row in enumerate(ROWS) for layer in row}
 ONLY_FOR = {"sample": {"cli", "rank"}}  # the bundled data is for the demo and for comparing precisions
 
+KNOWN_TWICE = {"answers", "describe", "engine", "first_stage", "pairs", "tables", "task", "texts"}
 
 SURGERY = r"copy\.copy\(|\bcopy\(self\)|object\.__new__|__dict__\.|vars\([^)]*\)(\[|\.(update|pop)\()"
 
@@ -160,6 +163,19 @@ def test_the_trunk_knows_the_wings_by_the_registry_alone() -> None:
         if names.search(line) and not any(words in line for words in allowed)
     ]
     assert lines == []
+
+
+def test_the_wings_register_their_own_parts_alone() -> None:
+    homes = [home for kind in PARTS.values() for home in kind.values()]
+    assert len(homes) > 15
+    assert [home for home in homes if not home.startswith("rankwell.papers.")] == []
+
+
+def test_a_file_is_told_by_its_name() -> None:
+    """Verbs and stages are called what users call them, and wings have like parts; other names are a file's own."""
+    paths = [path.relative_to(ROOT) for path in MODULES if path.name != "__init__.py"]
+    names = Counter(path.stem for path in paths if not {"papers", "cli", "stages"} & set(path.parts))
+    assert {name for name, count in names.items() if count > 1} <= KNOWN_TWICE
 
 
 def test_a_module_is_a_sitting_of_reading() -> None:

@@ -28,24 +28,17 @@ BROKEN_GZIP = gzip.compress(b"".join(b"d%d\tsome words and number %d\n" % (i, i 
     [
         (b"", "c.tsv: is empty, expected a collection"),
         (b"a\tx\nb\n", "c.tsv, line 2: found 1 column, expected 2 (document id, text): 'b'"),
-        (b"a\tx\nb\ty\tz\n", "c.tsv, line 2: found 3 columns, expected 2"),
-        (b"a\tx\nb c\ty\n", "c.tsv, line 2: the document id 'b c' holds whitespace"),
-        (b"a\tx\n\ty\n", "c.tsv, line 2: the document id is empty"),
         (b"a\tx\nb\t\xff\xfe\n", "c.tsv, line 2: not UTF-8 text (byte 0xff"),
-        (b"a\tx\nb\t\0\n", "c.tsv, line 2: holds a NUL character"),
         (b"\x7fELF\x02\x01\x01\0\0\0\xd0junk", "c.tsv, line 1: "),
-        (b'{"_id": "a", "text": "x"}\n{"_id": "b"}\n', "c.tsv, line 2: no key 'text'"),
         (b'{"_id": "a", "text": "x"}\n{"_id"\n', "c.tsv, line 2: not JSON"),
         (
             b"a\tx\n\nb\ty\na\tz\n",
             "c.tsv, line 4: document id 'a' occurs twice in the collection; ids must be unique (first on line 1)",
         ),
-        (b'{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n', "c.tsv, line 2: document id '1' occurs twice"),
         (BROKEN_GZIP, "broken gzip file"),
-        (gzip.compress(b"a\tx\n")[:-4], "c.tsv, line 1: broken gzip file"),
         (b"\x1f\x8bnot really gzip", "c.tsv, line 1: broken gzip file"),
     ],
-    ids=range(15),
+    ids=range(8),
 )
 def test_a_bad_collection(rankwell: Rankwell, content: bytes, expected: str) -> None:
     Path("c.tsv").write_bytes(content)
@@ -66,12 +59,10 @@ def test_a_collection_that_fails_late_leaves_nothing_of_itself(rankwell: Rankwel
     ("content", "expected"),
     [
         (b"", "q.tsv: is empty, expected queries"),
-        (b"q1\tx\nq2\n", "q.tsv, line 2: found 1 column, expected 2 (query id, text): 'q2'"),
         (b"q1\tx\nq1\ty\n", "q.tsv, line 2: query id 'q1' was already on line 1"),
-        (b"q1\tx\nq2\t\xff\n", "q.tsv, line 2: not UTF-8 text"),
         (gzip.compress(b"q1\tx\n" * 100)[:-9], "broken gzip file"),
     ],
-    ids=range(5),
+    ids=range(3),
 )
 def test_bad_queries(rankwell: Rankwell, index: Path, content: bytes, expected: str) -> None:
     Path("q.tsv").write_bytes(content)
@@ -135,10 +126,7 @@ def test_missing_files(rankwell: Rankwell, index: Path, queries: Path, qrels: Pa
     ("options", "expected"),
     [
         (["--k", "0"], "k must lie between 1 and 1,000,000, not 0"),
-        (["--k", "-5"], "k must lie between 1 and 1,000,000, not -5"),
         (["--k1", "-1"], "k1 must be a number of at least 0, not -1.0"),
-        (["--k1", "nan"], "k1 must be a number of at least 0, not nan"),
-        (["--b", "1.5"], "b must lie between 0 and 1, not 1.5"),
         (["--set", "k2=inf"], "k2 must be a number of at least 0, not inf"),
         (["--set", "threads=-1"], "threads must be at least 1, not -1"),
         (["--set", "tag=two words"], "cannot write bm25.run: the run name is 'two words'"),
@@ -174,13 +162,6 @@ def test_an_option_that_is_not_understood_is_named(
     assert leavings() == set()
 
 
-def test_an_unknown_language_names_those_that_are_known(rankwell: Rankwell) -> None:
-    Path("c.tsv").write_text("a\tx\n")
-    line = rankwell("index", "c.tsv", "--out", "index", "--language", "klingon").complaint
-    assert line.startswith("no language is called 'klingon' (known: ar, ")
-    assert leavings() == {"c.tsv"}
-
-
 def test_an_index_in_the_way(rankwell: Rankwell) -> None:
     Path("c.tsv").write_text("a\tx\n")
     rankwell("index", "c.tsv", "--out", "index")
@@ -193,15 +174,6 @@ def test_an_index_in_the_way(rankwell: Rankwell) -> None:
     ):
         assert expected in rankwell("index", "c.tsv", "--out", "index", *options).complaint
     assert {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()} == before
-
-
-def test_a_folder_with_other_files_in_the_way(rankwell: Rankwell) -> None:
-    Path("c.tsv").write_text("a\tx\n")
-    Path("mine").mkdir()
-    Path("mine/thesis.txt").write_text("keep")
-    for options in ([], ["--overwrite"], ["--append"]):
-        assert "mine exists and is not an index" in rankwell("index", "c.tsv", "--out", "mine", *options).complaint
-    assert leavings() == {"c.tsv", "mine/thesis.txt"}
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
@@ -248,17 +220,3 @@ def test_an_index_file_that_is_nested_deeply(rankwell: Rankwell, queries: Path, 
     rankwell("index", "c.tsv", "--out", "index")
     Path("index", name).write_text('{"version": ' + "[" * 100_000)
     assert rankwell("search", "index", queries, "--out", "bm25.run").complaint.startswith("index")
-
-
-def test_ids_that_a_run_cannot_hold_are_refused_before_the_search(rankwell: Rankwell, index: Path) -> None:
-    Path("q.tsv").write_text("q1\tbees\n#q2\thoney\n")
-    expected = "q.tsv, line 2: the query id '#q2' starts with '#', which marks a comment in a run"
-    assert rankwell("search", index, "q.tsv", "--out", "bm25.run").complaint == expected
-
-
-def test_numbers_beyond_all_bounds(rankwell: Rankwell) -> None:
-    Path("qrels.txt").write_text("1 0 d1 99999999999999999999\n")
-    Path("good.txt").write_text("1 0 d1 1\n")
-    Path("x.run").write_text(f"1\td1\t{'9' * 400}\n")
-    assert "qrels.txt, line 1: the grade is '99999999999999999999'" in rankwell("evaluate", "qrels.txt", "x").complaint
-    assert "x.run, line 1: the rank is '999" in rankwell("evaluate", "good.txt", "x.run").complaint

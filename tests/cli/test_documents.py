@@ -66,21 +66,3 @@ def test_windows_work_with_every_model(
     expected = ranker.rerank(read_run(first), asked, Index.open(index))
     found = read_run("out.run")
     assert {qid: found[qid].docids for qid in found} == {qid: expected[qid].docids for qid in expected}
-
-
-@pytest.mark.parametrize(
-    ("aggregate", "problem"),
-    [
-        ("top3:0.5,0.5", "expected 3 weights"),
-        ("top2:0,1", "the first above 0"),
-        ("top2:1,-1", "none negative"),
-        ("top2:a,b", "expected 2 weights"),
-        ("mean:1", "no aggregation is called"),
-    ],
-)
-def test_a_wrong_aggregate_is_one_line(
-    rankwell: Callable[..., Any], first: Path, queries: Path, index: Path, nli: Path, aggregate: str, problem: str
-) -> None:
-    given = ["rerank", first, "--queries", queries, "--collection", index, "--model", nli, "--out", "out.run"]
-    assert problem in rankwell(*given, "--windows", "20", "--set", f"aggregate={aggregate}").complaint
-    assert not Path("out.run").exists()

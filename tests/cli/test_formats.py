@@ -29,13 +29,6 @@ def test_fields_are_named_by_options(rankwell: Rankwell) -> None:
     assert Path("bm25.run").read_text().startswith("7 Q0 d1 1 ")
 
 
-def test_a_field_that_is_not_there(rankwell: Rankwell) -> None:
-    Path("docs.jsonl").write_text('{"a": "x", "b": "y"}\n')
-    done = rankwell("index", "docs.jsonl", "--text", "c", "--out", "index")
-    assert done.complaint == "docs.jsonl: no field 'c' for the text; found 'a', 'b'"
-    assert not list(Path().glob("index/segment*"))
-
-
 def test_a_folder_of_notes_in_passages(rankwell: Rankwell) -> None:
     Path("notes").mkdir()
     Path("notes/bees.md").write_text("# Bees\n\nMake honey all day.\n\nKeep warm in winter.\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -233,24 +232,6 @@ def test_scores_are_exact_unless_16_bits_are_asked_for(call: Call, expected: Cal
     short = expected(engine={"device": "cpu", "dtype": "bf16"})
     assert same("bf16.run", short)
     assert "rankwell export sets that of onnx" in call("--precision", "bf16", "--backend", "onnx").complaint
-
-
-def test_a_model_without_a_ranking_head_is_refused(call: Call, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    from safetensors.numpy import load_file, save_file
-
-    bare = shutil.copytree(tiny_checkpoint, tmp_path / "bare")
-    weights = load_file(bare / "model.safetensors")
-    save_file({name: value for name, value in weights.items() if "classifier" not in name}, bare / "model.safetensors")
-    problem = f"{bare}: has no ranking head (no classifier), so cannot rank; train a ranker"
-    assert call(model=bare).complaint.startswith(problem)
-    assert not Path("out.run").exists()
-
-
-def test_the_run_can_be_compressed_and_in_msmarco_format(call: Call) -> None:
-    call()
-    assert call("--set", "format=msmarco", out="out.tsv.gz").code == 0
-    ranks = [ranking.docids for ranking in read_run("out.tsv.gz").values()]
-    assert ranks == [ranking.docids for ranking in read_run("out.run").values()]
 
 
 @pytest.mark.parametrize(

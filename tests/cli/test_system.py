@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("torch")
 from rankwell import sample
 from rankwell.corpus.datasets import open_dataset
-from rankwell.corpus.formats import read_run
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.system import System
@@ -36,13 +35,6 @@ def test_a_question_is_answered(rankwell: Call, system: System) -> None:
     answers = json.loads(done.out)["results"]
     expected = system.search("how do bees keep warm", k=4)
     assert [(row["docid"], row["text"]) for row in answers] == [(answer.docid, answer.text) for answer in expected]
-
-
-def test_queries_become_a_run(rankwell: Call, system: System, queries: Path) -> None:
-    done = rankwell("search", system.folder, queries, "--k", "8", "--out", "system.run")
-    assert done.code == 0, done.err
-    expected, run = system.search(open_dataset(sample.FOLDER).queries("dev"), k=8), read_run("system.run")
-    assert {qid: run[qid].docids for qid in run} == {qid: expected[qid].docids for qid in expected}
 
 
 @pytest.mark.parametrize("options", [["--k1", "1"], ["--hybrid", "0.5"], ["--encoder", "x"]])

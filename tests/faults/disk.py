@@ -1,8 +1,9 @@
-"""A disk that fails, or loses power, at its n-th operation: a layer under Python's file functions.
+"""A layer under Python's file functions, which injects a fault at the n-th operation below a folder.
 
-    with Disk(folder, fail=(7, errno.EIO)) as disk: ...     # the 7th operation below folder raises
-    with Disk(folder, cut=7) as disk: ...                   # power is lost at the 7th: PowerCut is raised
-    disk.restart(seed)                                      # what a disk may hold then, another for each seed
+    with Disk(folder, 7, errno.EIO) as disk: ...   # the 7th operation raises
+    with Disk(folder, 7, KILL) as disk: ...        # the process is killed at the 7th
+    with Disk(folder, 7, CUT) as disk: ...         # power is lost at the 7th: PowerCut is raised
+    disk.restart(seed)                             # what a disk may hold then, another for each seed
 
 A disk keeps for certain what was synced: a file's contents by ``fsync``, names by ``fsync`` of their folder. After a
 power cut, contents written since are lost, in part or as a whole, and of the names changed since some are as before,
@@ -16,13 +17,16 @@ import io
 import os
 import random
 import shutil
+import signal
 import threading
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
+
+CUT, KILL = -1, -2
+"""The faults that are no error numbers."""
 
 
 class PowerCut(BaseException):
@@ -41,15 +45,13 @@ class Change:
 
 @dataclass
 class Disk:
-    """Watches what happens below ``folder``. ``counts`` has the operations by their names."""
+    """Counts the operations below ``folder`` and injects a fault at one of them."""
 
     folder: Path
-    fail: tuple[int, int] | None = None
-    """The number of an operation, from 1 on, and the error that it raises."""
-    cut: int | None = None
-    """The number of the operation at which power is lost, before it is done."""
+    at: int | None = None
+    """The number of an operation, from 1 on, that is not done any more."""
+    fault: int = CUT
     operations: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
     changes: list[Change] = field(default_factory=list)
     synced: dict[int, bytes] = field(default_factory=dict)
     """What is certain of the files that were synced, by inode."""
@@ -58,8 +60,8 @@ class Disk:
 
     def __enter__(self) -> Self:
         self._thread, self._original, self._backups = threading.get_ident(), {}, 0
-        self._spare = self.folder.with_name(f"{self.folder.name}-spare")
-        self._spare.mkdir()
+        self.spare = self.folder.with_name(f"{self.folder.name}-spare")
+        self.spare.mkdir()
         for module, names in ((builtins, ["open"]), (io, ["open"]), (os, [*_OS])):
             for name in names:
                 self._original[module, name] = original = getattr(module, name)
@@ -100,28 +102,29 @@ class Disk:
                 continue  # a new file whose later name stays is there under that name
             with suppress(OSError):  # a later change that stays has made this one certain
                 change.undo(place)
-        shutil.rmtree(self._spare)
+        shutil.rmtree(self.spare)
 
     def _files(self) -> list[Path]:
-        return [path for root in (self.folder, self._spare) for path in root.rglob("*") if path.is_file()]
+        return [path for root in (self.folder, self.spare) for path in root.rglob("*") if path.is_file()]
 
     # Operations
 
-    def _step(self, name: str, *paths: Any) -> bool:
+    def _step(self, *paths: Any) -> bool:
         """Count an operation below the folder; whether it is one."""
         inside = [str(Path(os.fsdecode(path)).absolute()) for path in paths if not isinstance(path, int)]
         if threading.get_ident() != self._thread or not any(
             f"{path}{os.sep}".startswith(f"{self.folder}{os.sep}") for path in inside
         ):
             return False
-        if self.cut is not None and self.operations >= self.cut:
-            raise PowerCut  # nothing runs after it, clean-up neither
         self.operations += 1
-        self.counts[name] += 1
-        if self.operations == self.cut:
-            raise PowerCut
-        if self.fail is not None and self.operations == self.fail[0]:
-            raise OSError(self.fail[1], os.strerror(self.fail[1]), inside[0])
+        if self.at is None or self.operations < self.at:
+            return True
+        if self.fault == CUT:
+            raise PowerCut  # at each later operation, too: nothing runs after it, clean-up neither
+        if self.fault == KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.operations == self.at:
+            raise OSError(self.fault, os.strerror(self.fault), inside[0])
         return True
 
     def _spared(self, path: Any) -> str | None:
@@ -129,7 +132,7 @@ class Disk:
         if not os.path.isfile(path):
             return None
         self._backups += 1
-        spare = str(self._spare / str(self._backups))
+        spare = str(self.spare / str(self._backups))
         self._original[os, "link"](path, spare)
         return spare
 
@@ -144,7 +147,7 @@ class Disk:
         writes = isinstance(mode, str) and bool({*mode} & {*"wax+"})
         if isinstance(mode, int) and not mode & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             writes = False
-        watched = self._step("open to write" if writes else "open", path)
+        watched = self._step(path)
         new = watched and writes and not os.path.exists(path)
         file = original(path, *args, **options)
         if watched and writes:
@@ -155,14 +158,14 @@ class Disk:
         return file
 
     def _mkdir(self, original: Callable[..., Any], path: Any, *args: Any, **options: Any) -> None:
-        watched = self._step("mkdir", path)
+        watched = self._step(path)
         original(path, *args, **options)
         if watched:
             name = os.path.abspath(path)
             self._change(name, lambda place: shutil.rmtree(place(name)))
 
     def _rename(self, original: Callable[..., Any], source: Any, target: Any) -> None:
-        watched = self._step("rename", source, target)
+        watched = self._step(source, target)
         spare = self._spared(target) if watched else None
         original(source, target)
         if not watched:
@@ -179,14 +182,14 @@ class Disk:
     _replace = _rename
 
     def _link(self, original: Callable[..., Any], source: Any, target: Any, **options: Any) -> None:
-        watched = self._step("link", target)
+        watched = self._step(target)
         original(source, target, **options)
         if watched:
             name = os.path.abspath(target)
             self._change(name, lambda place: os.unlink(place(name)))
 
     def _unlink(self, original: Callable[..., Any], path: Any, **options: Any) -> None:
-        watched = "dir_fd" not in options and self._step("unlink", path)
+        watched = "dir_fd" not in options and self._step(path)
         spare = self._spared(path) if watched else None
         original(path, **options)
         if spare is not None:
@@ -197,7 +200,7 @@ class Disk:
 
     def _fsync(self, original: Callable[..., Any], descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        watched = self._step("fsync", path)
+        watched = self._step(path)
         original(descriptor)
         if watched and os.path.isdir(path):
             self.changes = [change for change in self.changes if change.folder != path]

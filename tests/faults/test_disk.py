@@ -1,65 +1,72 @@
-"""A disk that fails or loses power at any operation: what was there before, or what should be, and never between.
+"""Faults at any operation on the disk: what was there before, or what should be, and never between.
 
-With all tests, some of the operations are tried; `make test-faults` tries each one.
+A row of ``WORKS`` is work on an index or a system; every fault of ``FAULTS`` is injected into each. Work that resumes,
+a training and a fit, ends after each as if nothing had happened when it is run again.
+
+With all tests, some of the operations are tried; `make test-faults` tries each one, of a training every other, and some
+of a fit. All of a fit: RANKWELL_FAULTS=1000000, in hours, or with RANKWELL_PART=0/16 a sixteenth.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-from tests.faults.disk import Disk, PowerCut
+from tests.faults.disk import CUT, KILL, Disk, PowerCut
+from tests.faults.fits import describe
+from tests.training import toys
+from tests.training.conftest import make_model
+from tests.training.fit.fitting import fitted
+from tests.training.loop.test_loop import make_task, options
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.files import atomic_folder
 from rankwell.corpus.records import Document
+from rankwell.inputs.templates import Template
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.rank.first_stage import FirstStage
-from rankwell.rank.system import System, check_folder
+from rankwell.rank.system import System, check_folder, is_system
 from rankwell.retrieve.index import Index
+from rankwell.training.loop.loop import train
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
+
+GIVEN = int(os.environ.get("RANKWELL_FAULTS", "0"))
+PART, PARTS = (int(number) for number in os.environ.get("RANKWELL_PART", "0/1").split("/"))
+TRIED = 10_000 if GIVEN else 12
+KILLS = max(4, GIVEN // 20)
 
 OLD = [Document(f"old{i}", f"bees number {i} make honey {'and wax' * (i % 3)}") for i in range(12)]
 NEW = [Document(f"new{i}", f"wasps number {i} make no honey {'but paper' * (i % 3)}") for i in range(9)]
 CHANGED = [Document("old3", "wax paper", metadata={"year": 2001}), *NEW[:2]]
-TRIED = 12 if "RANKWELL_FAULTS" not in os.environ else 10_000
-NAMES = [
-    "first build",
-    "append",
-    "overwrite",
-    "add",
-    "update",
-    "delete",
-    "merge",
-    "delete and merge",
-    "update a system",
-]
-Work = Callable[[Path], object]
+
+Work = Callable[[Path], Any]
 
 
-def answers(folder: Path) -> Any:
-    """What a search finds, after every file was checked; None if there is nothing."""
-    if not (folder / "index.json").exists() and not (folder / "system.json").exists():
-        return None
-    if (folder / "system.json").exists():
-        system = System.open(folder, device="cpu")
-        system.check()
-        return [(answer.docid, answer.score) for answer in system.search("honey wax paper 7", k=30)]
-    index = Index.open(folder)
-    check_folder(folder, index)
-    return list(index.rank("honey wax paper 7", k=30))
+def build(folder: Path) -> object:
+    return Index.build(OLD, folder)
+
+
+def build_several(folder: Path) -> object:
+    index = Index.build(OLD, folder)
+    index.update(CHANGED)
+    return index.delete(["old5"])
 
 
 @pytest.fixture
-def works(tiny_checkpoint: Path, tiny_bi_encoder: Path, tmp_path: Path) -> dict[str, tuple[Work, Work]]:
-    """What is there before, and what is done to it."""
+def save(tiny_checkpoint: Path, tiny_bi_encoder: Path, tmp_path: Path) -> Work:
     save_checkpoint(tmp_path / "model", *load_checkpoint(tiny_checkpoint))
 
     def save(folder: Path) -> object:
@@ -67,81 +74,161 @@ def works(tiny_checkpoint: Path, tiny_bi_encoder: Path, tmp_path: Path) -> dict[
         first = FirstStage(index, encoder=tiny_bi_encoder, share=0.5)
         return System(first, ranker=tmp_path / "model", depth=5).save(folder)
 
-    def several(folder: Path) -> object:
-        index = Index.build(OLD, folder)
-        index.update(CHANGED)
-        return index.delete(["old5"])
-
-    return {
-        "first build": (lambda folder: folder.mkdir(), lambda folder: Index.build(OLD, folder)),
-        "append": (lambda folder: Index.build(OLD, folder), lambda folder: Index.build(NEW, folder, append=True)),
-        "overwrite": (lambda folder: Index.build(OLD, folder), lambda folder: Index.build(NEW, folder, overwrite=True)),
-        "update": (lambda folder: Index.build(OLD, folder), lambda folder: Index.open(folder).update(CHANGED)),
-        "delete": (lambda folder: Index.build(OLD, folder), lambda folder: Index.open(folder).delete(["old1", "old4"])),
-        "merge": (several, lambda folder: Index.open(folder).merge()),
-        "delete and merge": (several, lambda folder: Index.open(folder).delete(["old1", "old7", "new1"])),
-        "update a system": (save, lambda folder: System.open(folder, device="cpu").update(CHANGED)),
-        "add": (save, lambda folder: System.open(folder, device="cpu").add(NEW)),
-    }
+    return save
 
 
-def tried(operations: int) -> list[int]:
-    """The operations to try, the last ones among them: they make the work count."""
-    step = max(1, operations // TRIED)
-    return sorted({*range(1, operations + 1, step), *range(max(1, operations - 4), operations + 1)})
+WORKS: dict[str, tuple[Work | None, Work]] = {
+    "first build": (Path.mkdir, build),
+    "append": (build, lambda folder: Index.build(NEW, folder, append=True)),
+    "overwrite": (build, lambda folder: Index.build(NEW, folder, overwrite=True)),
+    "update": (build, lambda folder: Index.open(folder).update(CHANGED)),
+    "delete": (build, lambda folder: Index.open(folder).delete(["old1", "old4"])),
+    "merge": (build_several, lambda folder: Index.open(folder).merge()),
+    "delete and merge": (build_several, lambda folder: Index.open(folder).delete(["old1", "old7", "new1"])),
+    "update a system": (None, lambda folder: System.open(folder, device="cpu").update(CHANGED)),
+    "add": (None, lambda folder: System.open(folder, device="cpu").add(NEW)),
+}
+"""What is there before, None for a system, and what is done to it."""
+FAULTS = {"power cut": CUT, "EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "kill": KILL}
 
 
-def prepared(works: tuple[Work, Work], tmp_path: Path) -> tuple[Path, Any, Any, int]:
-    """A folder as it is before, what is found in it before and after, and the number of operations."""
-    before, work = works
+def answers(folder: Path) -> Any:
+    """What a search finds, after every file was checked; None if there is nothing."""
+    if (folder / "system.json").exists():
+        system = System.open(folder, device="cpu")
+        system.check()
+        return [(answer.docid, answer.score) for answer in system.search("honey wax paper 7", k=30)]
+    if not (folder / "index.json").exists():
+        return None
+    index = Index.open(folder)
+    check_folder(folder, index)
+    return list(index.rank("honey wax paper 7", k=30))
+
+
+def with_fault(work: Work, folder: Path, number: int, fault: int, place: str) -> bool:
+    """Do the work with a fault at an operation, and restart if power was lost. Returns whether the work was done."""
+    if fault == KILL:
+        child = os.fork()
+        if not child:
+            with Disk(folder, number, KILL):
+                work(folder)
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status in (0, -signal.SIGKILL), place
+        return status == 0
+    done, problem = False, ""
+    with Disk(folder, number, fault) as disk:
+        try:
+            work(folder)
+            done = True
+        except (RankwellError, OSError) as error:
+            problem = str(error)
+    assert "\n" not in problem, place
+    disk.restart(seed=number) if fault == CUT else shutil.rmtree(disk.spare)
+    return done
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", WORKS)
+def test_a_fault_leaves_the_old_or_the_new(save: Work, tmp_path: Path, name: str, fault: str) -> None:
+    before, work = WORKS[name]
+    if before is None and fault == "kill":
+        pytest.skip("torch may not survive a fork")
     pristine, changed = tmp_path / "pristine", tmp_path / "changed"
-    before(pristine)
+    (before or save)(pristine)
     shutil.copytree(pristine, changed)
     with Disk(changed) as disk:
         work(changed)
-    return pristine, answers(pristine), answers(changed), disk.operations
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_after_a_power_cut_there_is_the_old_or_the_new(
-    works: dict[str, tuple[Work, Work]], tmp_path: Path, name: str
-) -> None:
-    pristine, old, new, operations = prepared(works[name], tmp_path)
+    old, new, last = answers(pristine), answers(changed), disk.operations
     assert old != new or name == "merge"
-    for number in [*tried(operations), operations + 1]:
-        folder = tmp_path / f"cut-{number}"
+    states = []
+    # The last operations among them: they make the work count. After all of them, unsynced contents may still be lost.
+    for number in sorted({*range(1, last + 1, max(1, last // TRIED)), *range(max(1, last - 4), last + 2)}):
+        folder, place = tmp_path / f"fault-{number}", f"{fault} at operation {number} of {last}, seed {number}"
         shutil.copytree(pristine, folder)
-        finished = False
-        with Disk(folder, cut=number) as disk:
-            works[name][1](folder)
-            finished = True
-        disk.restart(seed=number)
+        done = with_fault(work, folder, number, FAULTS[fault], place)
         found = answers(folder)
-        assert found == new if finished else found in (old, new), f"power cut at operation {number}, seed {number}"
+        assert found == new if done else found in (old, new), place
+        states.append(found == new)
         if found != new and name != "add":  # it can be done again
-            works[name][1](folder)
-            assert answers(folder) == new
+            work(folder)
+            assert answers(folder) == new, place
+        if before is not None:  # the next build removes what this one left
+            assert len(Index.build(NEW, folder, overwrite=True)) == len(NEW)
+            assert sorted(path.name.split("-")[0] for path in folder.iterdir()) == ["index.json", "lock", "segment"]
+    assert states[-1]
+    assert fault != "kill" or states == sorted(states)  # once it is the new one it stays so
 
 
-@pytest.mark.parametrize("reason", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
-@pytest.mark.parametrize("name", NAMES)
-def test_an_operation_that_fails_is_an_error_and_leaves_the_old_or_the_new(
-    works: dict[str, tuple[Work, Work]], tmp_path: Path, name: str, reason: int
+def run_training(folder: Path) -> Any:
+    """Train a tiny model, with a checkpoint after every third step; its weights."""
+    from safetensors.torch import load_file, save_file
+
+    model = make_model()
+
+    def save(place: Path) -> None:
+        with atomic_folder(place) as fresh:
+            save_file({name: tensor.clone() for name, tensor in model.state_dict().items()}, fresh / "weights")
+
+    def validate(network: Any) -> dict[str, float]:
+        return {"RR@10": float(sum(weights.detach().abs().sum() for weights in network.parameters()))}
+
+    settings = options(epochs=2, save_every=3)
+    train(model, make_task(Template(max_length=80)), settings, folder, save=save, device="cpu", validate=validate)
+    return {name: tensor.tolist() for name, tensor in load_file(folder / "model" / "weights").items()}
+
+
+def resume_after_faults(work: Work, tmp_path: Path, points: int) -> None:
+    """Power cuts and errors at operations that lie evenly over the work, each rerun to the end."""
+    (tmp_path / "whole").mkdir()
+    with Disk(tmp_path / "whole") as disk:
+        whole = work(tmp_path / "whole")
+    operations = sorted({int(number) for number in np.linspace(1, disk.operations, min(points, disk.operations))})
+    for turn, number in enumerate(operations[PART::PARTS]):
+        folder, fault = tmp_path / "fault", (errno.EIO, CUT, errno.ENOSPC, CUT)[turn % 4]
+        folder.mkdir()
+        with_fault(work, folder, number, fault, f"operation {number} of {disk.operations}")
+        assert work(folder) == whole, f"operation {number} of {disk.operations}"
+        shutil.rmtree(folder)
+    print(f"\n{len(operations[PART::PARTS])} faults at {disk.operations} operations")
+
+
+def test_training_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    resume_after_faults(run_training, tmp_path, max(4, GIVEN // 5))
+
+
+@pytest.mark.skipif(not GIVEN, reason="some minutes, for `make test-faults`")
+def test_a_fit_resumes_to_the_same_system(tmp_path: Path, tiny_bi_encoder: Path, tiny_checkpoint: Path) -> None:
+    data = toys.write_data(tmp_path / "data", queries=110)
+
+    def run_fit(folder: Path) -> Any:
+        if not is_system(folder / "system") or (folder / "system.work").exists():
+            fitted(folder / "system", tiny_bi_encoder, data, ranker=tiny_checkpoint, minutes=60)
+        return describe(folder / "system", data)
+
+    resume_after_faults(run_fit, tmp_path, max(2, GIVEN // 50))
+
+
+def test_fits_that_are_killed_or_have_a_full_disk_end_as_the_one_that_was_not(
+    tmp_path: Path, tiny_bi_encoder: Path
 ) -> None:
-    pristine, old, new, operations = prepared(works[name], tmp_path)
-    for number in tried(operations):
-        folder = tmp_path / f"fail-{number}"
-        shutil.copytree(pristine, folder)
-        raised = None
-        with Disk(folder, fail=(number, reason)):
-            try:
-                works[name][1](folder)
-            except (RankwellError, OSError) as error:
-                raised = str(error)
-        place = f"operation {number} of {operations}"
-        assert raised is None or "\n" not in raised, place
-        found = answers(folder)
-        assert found == new if raised is None else found in (old, new), place
+    data = toys.write_data(tmp_path / "data", queries=110)
+    command = [sys.executable, "-m", "tests.faults.fits", data, tiny_bi_encoder, tmp_path / "fits", str(KILLS)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    whole, full, *killed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert whole["facts"]["files without checksums"] == 0
+    assert whole["facts"]["beside"] == ["system"]
+    for message in full["messages"]:
+        assert message.startswith("cannot write ")
+        assert message.endswith("file too large")
+        assert "\n" not in message
+    assert len(killed) == KILLS
+    for other in (full, *killed):
+        assert other["facts"] == whole["facts"], other.get("killed_at")
+    print(f"\n{KILLS} kills of fits of {whole['operations']} operations")
 
 
 def test_power_cuts_pass_through_handlers_of_errors() -> None:

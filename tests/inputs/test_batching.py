@@ -28,15 +28,6 @@ def test_batches_are_within_the_budget_longest_first_and_hold_each_sequence_once
         assert (len(batch) + 1) * sizes[batch].max() > budget
 
 
-def test_batches_by_hand() -> None:
-    batches = token_batches(np.array([3, 10, 2, 5, 3]), 10)
-    assert [batch.tolist() for batch in batches] == [[1], [3, 0], [4, 2]]
-
-
-def test_a_sequence_over_the_budget_is_a_batch_of_its_own() -> None:
-    assert [batch.tolist() for batch in token_batches(np.array([7, 1]), 3)] == [[0], [1]]
-
-
 def test_taken_sequences_are_what_they_were(lay: Any) -> None:
     laid = lay(Template(), query=["bank", "bogue", ""], document=["tea", "", "insouciantly numeric"])
     rows = [2, 0, 2]

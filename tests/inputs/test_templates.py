@@ -93,22 +93,6 @@ class TestBudget:
     def test_nothing_truncated_needs_no_advice(self, lay: Any) -> None:
         assert lay(Template(), query="bank", document="money").report.advice() is None
 
-    def test_a_long_query_never_loses_to_the_document(self, lay: Any) -> None:
-        laid = lay(Template(max_length=70), query=" ".join(["bank"] * 64), document=" ".join(["money"] * 600))
-        assert laid.tokens[0].count("bank") == 64
-        assert laid.tokens[0].count("money") == 3
-
-    def test_what_the_query_does_not_need_is_the_documents(self, lay: Any) -> None:
-        laid = lay(Template(max_length=68), query="bank", document=" ".join(["money"] * 600))
-        assert laid.tokens[0].count("money") == 68 - 4
-
-    @pytest.mark.parametrize("spare", [0, 1, 5])
-    def test_what_fits_is_whole(self, lay: Any, spare: int) -> None:
-        template = Template(max_length=7 + spare, max_query=3)
-        laid = lay(template, query="bank rate", document="money cost")
-        assert laid.tokens == [words("[CLS] bank rate [SEP] money cost [SEP]")]
-        assert laid.report.pairs_cut == 0
-
     def test_the_report_counts_what_was_cut(self, lay: Any) -> None:
         template = Template(max_length=10, max_query=4)
         laid = lay(template, query=["bank", "bank " * 6, "bank"], document=["money", "money " * 9, "money " * 10])
@@ -152,11 +136,6 @@ class TestTyped:
         assert laid.rows("segments")[1] == [0, 0, 0, 1, 1]
         assert lay(TYPED, query="who", document="king").tokens == [words("[CLS] who [SEP] king [SEP]")]
 
-    def test_a_vanished_type_leaves_its_room_to_the_document(self, lay: Any) -> None:
-        template = Template("typed", max_length=25, max_query=4)
-        laid = lay(template, type=["", "person"], query=["who"] * 2, document=["king " * 50] * 2)
-        assert [tokens.count("king") for tokens in laid.tokens] == [25 - 4, 25 - 6]
-
     def test_mono_leaves_a_type_out(self, lay: Any) -> None:
         assert lay(MONO, type="person", query="who", document="king").tokens == [words("[CLS] who [SEP] king [SEP]")]
 
@@ -170,21 +149,6 @@ class TestDuo:
     def test_with_two_segments_both_documents_have_the_second(self, lay: Any) -> None:
         laid = lay(Template("duo"), query="who", document="king", other="queen", segments=2)
         assert laid.rows("segments") == [[0, 0, 0, 1, 1, 1, 1]]
-
-    @pytest.mark.parametrize(
-        ("first", "second", "kept"),
-        [
-            (9, 9, (4, 4)),  # both want more: half each
-            (2, 9, (2, 6)),  # what the one leaves is the other's
-            (9, 2, (6, 2)),
-            (4, 4, (4, 4)),
-            (0, 9, (0, 8)),
-        ],
-    )
-    def test_documents_share_the_room_fairly(self, lay: Any, first: int, second: int, kept: tuple[int, int]) -> None:
-        template = Template("duo", max_length=1 + 2 + 8 + 3, max_query=2)
-        laid = lay(template, query="who who", document="king " * first, other="queen " * second)
-        assert (laid.tokens[0].count("king"), laid.tokens[0].count("queen")) == kept
 
 
 class TestAgainstTransformers:

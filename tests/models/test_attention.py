@@ -105,19 +105,3 @@ def test_attention_and_its_gradient_agree_with_a_slow_softmax(rule: str, padded:
     for ours, theirs in ((found, expected), (first, expected[layout.first])):
         gradients = [torch.autograd.grad(out.square().sum(), qkv, retain_graph=True)[0] for out in (ours, theirs)]
         assert torch.allclose(*gradients, atol=1e-5)
-
-
-def test_the_rules_differ_where_words_are_split() -> None:
-    qkv = torch.randn(len(WORDS), 3 * 12, generator=torch.Generator().manual_seed(1))
-    full, strm, strict = (attend(qkv, make_layout(WORDS, LAST, ENDS, rule), 3) for rule in RULES)
-    middle = slice(4, 7)  # [CLS] a [SEP] has no split word
-    assert torch.allclose(full[middle], strm[middle], atol=1e-6)
-    assert not torch.allclose(full[:4], strm[:4], atol=1e-3)
-    assert torch.allclose(strm[0], strict[0], atol=1e-6)
-    assert not torch.allclose(strm[1], strict[1], atol=1e-3)
-
-
-def test_a_cut_word_shows_its_last_kept_piece() -> None:
-    # [CLS] ins ##ou [SEP] of a word of four pieces: last is computed after the cut.
-    mask = dense_mask(torch.tensor([[0, 1, 1, 2]]), torch.tensor([[True, False, True, True]]), None, "strm")
-    assert shown(mask) == ["#.##", "####", "####", "#.##"]

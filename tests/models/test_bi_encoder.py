@@ -58,13 +58,6 @@ def test_a_vector_is_the_mean_over_all_tokens_as_transformers_computes_them(fold
     assert encoder.reader.truncation.pairs_cut == 1
 
 
-def test_a_folder_may_pool_by_its_first_token(folder: Path) -> None:
-    set_pooling(folder, pooling_mode_cls_token=True, pooling_mode_mean_tokens=False)
-    hidden, _ = states(folder, TEXTS, 40)
-    found = BiEncoder.from_pretrained(folder, device="cpu").encode_documents(TEXTS)
-    np.testing.assert_allclose(found, normal(hidden[:, 0]), atol=1e-5)
-
-
 def test_documents_that_are_tokenised_have_the_same_vectors(folder: Path) -> None:
     encoder = BiEncoder.from_pretrained(folder, device="cpu")
     store = DocumentStore.of_texts(dict(zip("abcde", TEXTS, strict=True)))

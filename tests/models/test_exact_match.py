@@ -83,37 +83,19 @@ def real_tokenizer() -> Tokenizer:
     return Tokenizer.open(Path(package.__file__).parent / "model")
 
 
-class TestThePapersCase:
-    def lay_out(self, tokenizer: Tokenizer, query: str, document: str, length: int = 64) -> tuple[Sequences, list[str]]:
-        fields = {"query": tokenizer.encode([query]), "document": tokenizer.encode([document])}
-        sequences = lay_out_pairs(Template(max_length=length, max_query=8), tokenizer.special, fields)
-        return sequences, tokenizer.token_names(sequences.tokens)
+def test_a_word_that_is_cut_equals_what_is_kept_alone(real_tokenizer: Tokenizer) -> None:
+    def lay_out(document: str, length: int) -> tuple[Sequences, list[str]]:
+        texts = {"query": "insouciantly", "document": document}
+        fields = {name: real_tokenizer.encode([text]) for name, text in texts.items()}
+        sequences = lay_out_pairs(Template(max_length=length, max_query=8), real_tokenizer.special, fields)
+        return sequences, real_tokenizer.token_names(sequences.tokens)
 
-    def test_bogue_does_not_see_the_beginning_of_bogus(self, real_tokenizer: Tokenizer) -> None:
-        sequences, names = self.lay_out(real_tokenizer, "bogue", "bogus")
-        assert names == ["[CLS]", "bog", "##ue", "[SEP]", "bog", "##us", "[SEP]"]
-        mask = found_mask(sequences, slice(None))
-        assert not mask[1][4]
-        assert not mask[4][1]
-        assert mask[2][5]
-        assert mask[5][2]
-
-    def test_bogue_sees_all_of_bogue(self, real_tokenizer: Tokenizer) -> None:
-        sequences, names = self.lay_out(real_tokenizer, "bogue", "a bogue")
-        assert names == ["[CLS]", "bog", "##ue", "[SEP]", "a", "bog", "##ue", "[SEP]"]
-        mask = found_mask(sequences, slice(None))
-        assert mask[1][5]
-        assert mask[5][1]
-        assert mask[2][5]
-        assert not mask[4][5], "another word does not see the beginning"
-
-    def test_a_word_that_is_cut_equals_what_is_kept_alone(self, real_tokenizer: Tokenizer) -> None:
-        whole, names = self.lay_out(real_tokenizer, "insouciantly", "insouciantly")
-        assert names[1:5] == ["ins", "##ou", "##cian", "##tly"]
-        assert found_mask(whole, slice(None))[1][6]
-        cut, names = self.lay_out(real_tokenizer, "insouciantly", "a b insouciantly", length=12)
-        assert names[8:11] == ["ins", "##ou", "##cian"]
-        assert not found_mask(cut, slice(None))[1][8]
+    whole, names = lay_out("insouciantly", 64)
+    assert names[1:5] == ["ins", "##ou", "##cian", "##tly"]
+    assert found_mask(whole, slice(None))[1][6]
+    cut, names = lay_out("a b insouciantly", 12)
+    assert names[8:11] == ["ins", "##ou", "##cian"]
+    assert not found_mask(cut, slice(None))[1][8]
 
 
 @pytest.fixture(scope="module")

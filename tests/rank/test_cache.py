@@ -9,7 +9,9 @@ import shutil
 import sqlite3
 import threading
 import warnings
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.batching import Sequences
@@ -340,3 +342,44 @@ def test_a_forked_process_opens_the_file_anew(cache: ScoreCache) -> None:
     worker.join()
     assert worker.exitcode == 0
     assert cache.get(keys_of(1, 7))[1].tolist() == [7.0]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("reason", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CORRUPT])
+def test_scores_are_right_whatever_statement_of_the_cache_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
+) -> None:
+    keys, right = text_hashes([str(number) for number in range(40)], "query"), np.arange(40, dtype=np.float32) / 7
+    statements, failing, connect = 0, 0, sqlite3.connect
+
+    class Connection(sqlite3.Connection):
+        def count(self) -> None:
+            nonlocal statements
+            statements += 1
+            if statements == failing:
+                error = sqlite3.OperationalError("a fault")
+                error.sqlite_errorcode = reason
+                raise error
+
+        def execute(self, *arguments: Any) -> Any:
+            self.count()
+            return super().execute(*arguments)
+
+        def executemany(self, *arguments: Any) -> Any:
+            self.count()
+            return super().executemany(*arguments)
+
+    def scores(path: Path) -> list[float]:
+        with ScoreCache(path) as cache:
+            cache.complete(keys[:20], lambda rows: right[:20][rows])
+            completed: list[float] = cache.complete(keys, lambda rows: right[rows]).tolist()
+            return completed
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **named, factory=Connection))
+    assert scores(tmp_path / "whole") == right.tolist()
+    for failing in range(1, statements + 1):
+        statements, path = 0, tmp_path / f"cache-{failing}"
+        with suppress(InputError):  # at opening: the user asked for a cache that cannot be used
+            assert scores(path) == right.tolist()
+        failing = 0
+        assert scores(path) == right.tolist()

@@ -21,7 +21,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.spec import AttentionRule
-from rankwell.plots.attention import draw_attention
+from rankwell.plots.attention_map import draw_attention
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.explain import Explanation, attention_maps, explain
 from rankwell.rank.ranker import Ranker
@@ -171,17 +171,6 @@ def test_what_does_not_fit_is_reported(ranker: Ranker) -> None:
     }
     assert len(explanation.tokens) == 12
     assert explain(ranker, QUERY, TRAP).cut == ()
-
-
-def test_strm_closes_what_full_attention_matches(ranker: Ranker) -> None:
-    explanation = explain(ranker, "bogue", "bogus", attention="strm")
-    # [CLS] bog ##ue [SEP] bog ##us [SEP]
-    opened = explanation.open_in()
-    assert not opened[1, 4]
-    assert not opened[4, 1]
-    assert opened[2, 5]
-    assert opened[5, 2]
-    assert explain(ranker, "bogue", "bogus", attention="full").open.all()
 
 
 def test_a_layer_without_the_rule_is_shown_open(tiny_checkpoint: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import pickle
 import re
 import shutil
 from collections.abc import Callable
@@ -296,12 +295,6 @@ def test_shares_need_their_parts(index: Index, tiny_checkpoint: Path) -> None:
         System(FirstStage(index), shares=shares)
     with pytest.raises(RankwellError, match="the system has no bi-encoder"):
         System(FirstStage(index), ranker=tiny_checkpoint, shares=shares)
-
-
-def test_a_system_is_pickled_by_its_path(hybrid: FirstStage, tmp_path: Path) -> None:
-    system = System(hybrid).save(tmp_path / "system")
-    copy = pickle.loads(pickle.dumps(system))  # noqa: S301
-    assert copy.search(QUERIES, k=5) == system.search(QUERIES, k=5)
 
 
 def test_a_system_is_a_collection(

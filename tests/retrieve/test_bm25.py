@@ -172,26 +172,6 @@ def test_a_score_computed_by_hand(make_index: MakeIndex) -> None:
     assert hits.scores.tolist() == pytest.approx([0.470004 * 2 / 2.945, 0.470004 / 1.945], rel=1e-5)
 
 
-def test_without_saturation_and_length_only_the_idf_counts(make_index: MakeIndex) -> None:
-    assert make_index(BEES).rank("bees", BM25(k1=0, b=0)).scores.tolist() == pytest.approx(
-        [0.470004, 0.470004], rel=1e-5
-    )
-
-
-def test_a_term_repeated_in_the_query_counts_that_often(make_index: MakeIndex) -> None:
-    index = make_index(BEES)
-    once, thrice = index.rank("honey"), index.rank("honey honey honey")
-    assert thrice.scores[0] == pytest.approx(3 * once.scores[0], rel=1e-6)
-
-
-def test_k2_saturates_a_term_repeated_in_the_query(make_index: MakeIndex) -> None:
-    index = make_index(BEES)
-    # (k2 + 1) · qtf / (k2 + qtf) = 3 · 4 / (2 + 4) = 2; once is always 1.
-    assert index.rank("honey " * 4, BM25(k2=2)).scores[0] == pytest.approx(2 * index.rank("honey").scores[0], rel=1e-6)
-    assert index.rank("honey", BM25(k2=2)) == index.rank("honey")
-    assert index.rank("honey " * 4, BM25(k2=0)) == index.rank("honey")
-
-
 # What is and is not found
 
 
@@ -222,23 +202,10 @@ def test_no_queries_give_no_hits(make_index: MakeIndex) -> None:
     assert search_batch(index, [], k=5, threads=4).scores.shape == (0, 0)
 
 
-def test_unknown_terms_change_nothing(make_index: MakeIndex) -> None:
-    index = make_index(BEES)
-    assert index.rank("honey unheard-of") == index.rank("honey")
-
-
 def test_k_may_be_larger_than_the_collection(make_index: MakeIndex) -> None:
     index = make_index(BEES)
     assert search_batch(index, ["bees wasps"], k=1_000_000).numbers.shape == (1, 3)
     assert len(index.rank("bees wasps", k=1_000_000)) == 3
-
-
-def test_empty_documents_are_counted_but_never_found(make_index: MakeIndex) -> None:
-    texts = {"a": "", "b": "bee", "c": "...", "d": "bee wasp"}
-    index = make_index(texts)
-    assert len(index) == 4
-    expected = reference({"a": "", "b": "bee", "c": "", "d": "bee wasp"}, ["bee"], Parameters())
-    assert dict(index.rank("bee")) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_collection_of_empty_documents_can_be_searched(make_index: MakeIndex) -> None:
@@ -293,13 +260,6 @@ def test_a_bad_parameter_is_named(make_index: MakeIndex, options: dict[str, floa
 
 
 # Real collections
-
-
-@pytest.mark.parametrize("k", [1, 10, 100, 1000])
-def test_pruning_changes_no_bit_on_the_sample(sample_index: Index, sample_data: Dataset, k: int) -> None:
-    texts = [query.text for query in sample_data.queries("dev")]
-    pruned, whole = (search_batch(sample_index, texts, k=k, prune=prune) for prune in (True, False))
-    assert equal_bits(pruned, whole)
 
 
 @pytest.mark.data

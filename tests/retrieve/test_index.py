@@ -158,11 +158,6 @@ def test_append_takes_new_documents_only(folder: Path) -> None:
     assert tree(folder) == before
 
 
-def test_a_document_id_that_comes_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RankwellError, match="document id 'a' occurs twice in the collection"):
-        Index.build([Document("a", "x"), Document("b", "y"), Document("a", "z")], tmp_path / "index")
-
-
 def test_an_existing_index_is_not_replaced_by_accident(folder: Path) -> None:
     before = tree(folder)
     with pytest.raises(
@@ -179,13 +174,6 @@ def test_overwriting_replaces_everything_and_leaves_nothing_of_the_old(folder: P
     index = Index.build([Document("x", "moths")], folder, overwrite=True)
     assert (len(index), index.rank("moths").docids, len(index.rank("bees"))) == (1, ("x",), 0)
     assert len(list(folder.glob("segment-*"))) == 1
-
-
-def test_an_index_that_was_opened_before_goes_on_working_when_it_is_appended_to(folder: Path) -> None:
-    old = Index.open(folder)
-    Index.build([Document("d4", "bees")], folder, append=True)
-    assert "d4" not in old.rank("bees").docids
-    assert "d4" in Index.open(folder).rank("bees").docids
 
 
 def test_a_collection_that_breaks_off_leaves_the_old_index(folder: Path) -> None:

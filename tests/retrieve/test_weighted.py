@@ -169,12 +169,6 @@ def test_a_vanishing_weight_does_no_harm(tmp_path: Path, weight: float) -> None:
             assert all(score > 0 for score in hits.scores.tolist())
 
 
-def test_weights_and_counts_are_not_mixed(tmp_path: Path) -> None:
-    build(tmp_path, {"a": {"bee": 1.5}}, analyzer=Analyzer.plain())
-    with pytest.raises(RankwellError, match="has term weights; add documents with --weights"):
-        Index.build([Document("b", "bee bee")], tmp_path / "index", append=True)
-
-
 def test_weights_without_a_finite_sum_are_an_error(tmp_path: Path) -> None:
     weights = [TermWeights("a", {"bees": 3e38, "honey": 3e38})]
     with pytest.raises(RankwellError, match="the term weights of document 'a' have no finite sum"):

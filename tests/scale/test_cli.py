@@ -138,23 +138,18 @@ def test_a_search_goes_on_with_what_it_has_found(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_weights_of_a_model(rankwell: Call, data: Path, tiny_weigher: Path) -> None:
-    call = ["weigh", data / "collection.tsv", "--model", tiny_weigher]
+@pytest.mark.parametrize(
+    ("verb", "model", "options", "key"),
+    [("weigh", "tiny_weigher", [], b'"vector"'), ("expand", "tiny_writer", ["--n", "2"], b'"queries"')],
+)
+def test_weights_and_written_queries(
+    rankwell: Call, data: Path, request: pytest.FixtureRequest, verb: str, model: str, options: list[str], key: bytes
+) -> None:
+    call = [verb, data / "collection.tsv", "--model", request.getfixturevalue(model), *options]
     one = rankwell(*call, "--out", "one.jsonl")
     two = rankwell(*call, "--out", "two.jsonl", "--ray", "local")
     assert (one.code, two.code) == (0, 0), two.err
-    assert b'"vector"' in Path("one.jsonl").read_bytes()
-    assert Path("one.jsonl").read_bytes() == Path("two.jsonl").read_bytes()
-    assert not Path("two.jsonl.shards").exists()
-
-
-@pytest.mark.usefixtures("cluster")
-def test_written_queries(rankwell: Call, data: Path, tiny_writer: Path) -> None:
-    call = ["expand", data / "collection.tsv", "--model", tiny_writer, "--n", "2"]
-    one = rankwell(*call, "--out", "one.jsonl")
-    two = rankwell(*call, "--out", "two.jsonl", "--ray", "local")
-    assert (one.code, two.code) == (0, 0), two.err
-    assert b'"queries"' in Path("one.jsonl").read_bytes()
+    assert key in Path("one.jsonl").read_bytes()
     assert Path("one.jsonl").read_bytes() == Path("two.jsonl").read_bytes()
     assert not Path("two.jsonl.shards").exists()
 

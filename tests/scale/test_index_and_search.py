@@ -23,7 +23,7 @@ from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.sources import resolve_documents
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.scale.index import IndexJob, build_index
+from rankwell.scale.build import IndexJob, build_index
 from rankwell.scale.search import Shard, ShardedIndex, search_in_shards
 from rankwell.scale.workers import Cluster
 
@@ -143,7 +143,7 @@ def test_builds_killed_while_they_finish_leave_nothing_to_each_other(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("rankwell.scale.index.write_description", killed)
+        patch.setattr("rankwell.scale.build.write_description", killed)
         for job in (red, blue):
             with pytest.raises(KeyboardInterrupt):
                 build_index(job)

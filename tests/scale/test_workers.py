@@ -31,5 +31,5 @@ def test_a_worker_that_no_machine_has_room_for(cluster: Cluster) -> None:
 
 
 def test_the_modules_of_one_process_do_not_import_ray() -> None:
-    code = "import rankwell.scale.index, rankwell.scale.rerank, rankwell.scale.search, sys; print('ray' in sys.modules)"
+    code = "import rankwell.scale.build, rankwell.scale.rerank, rankwell.scale.search, sys; print('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -73,7 +73,7 @@ def explain(
 
         rankwell explain --model my-model --query … --document … --attention strm --compare-attention full --out two.pdf
     """
-    from rankwell.plots.attention import draw_attention
+    from rankwell.plots.attention_map import draw_attention
     from rankwell.plots.pictures import check_picture
     from rankwell.rank.explain import attention_maps
     from rankwell.rank.explain import explain as explain_pair

@@ -142,7 +142,7 @@ def index(
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.languages import LANGUAGES
     from rankwell.corpus.sources import resolve_documents
-    from rankwell.scale.index import IndexJob, build_index
+    from rankwell.scale.build import IndexJob, build_index
 
     begin = time.monotonic()
     allow_uncompiled()

@@ -77,8 +77,7 @@ def tune(
     from rankwell.models.devices import Computing
     from rankwell.rank.rankers import open_encoder
     from rankwell.rank.texts import find_index
-    from rankwell.retrieve.index import Index
-    from rankwell.retrieve.tune import (
+    from rankwell.retrieve.bm25_tuning import (
         as_build,
         as_point,
         build_options,
@@ -88,6 +87,7 @@ def tune(
         parse_values,
         tune_bm25,
     )
+    from rankwell.retrieve.index import Index
 
     columns = Columns(id_field, text_field)
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))

@@ -6,6 +6,9 @@ the parts of any plugin are. Without a wing's folder and its lines here, everyth
 
 PARTS = {
     "stage options": {
+        "distil": "rankwell.papers.mini.options",
+        "filter": "rankwell.papers.mini.options",
+        "average": "rankwell.papers.mini.options",
         "sdnet": "rankwell.papers.ccnu.options",
         "deepct": "rankwell.papers.deepct.options",
         "doc2query": "rankwell.papers.doc2query.options",
@@ -15,6 +18,9 @@ PARTS = {
         "denoise": "rankwell.papers.drbert.options",
     },
     "stage kind": {
+        "distil": "rankwell.papers.mini.distil",
+        "filter": "rankwell.papers.mini.filter",
+        "average": "rankwell.papers.mini.average",
         "sdnet": "rankwell.papers.ccnu.stage",
         "deepct": "rankwell.papers.deepct.stage",
         "doc2query": "rankwell.papers.doc2query.stage",

@@ -22,7 +22,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.evaluation.tuning import Tuned
+from rankwell.evaluation.cross_validation import Tuned
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.compute import map_lanes
 from rankwell.rank.fusion import Shares, fuse

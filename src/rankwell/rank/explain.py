@@ -22,7 +22,7 @@ from rankwell.inputs.templates import SpecialTokens, Template, TruncationReport,
 from rankwell.models.attention import dense_mask
 from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity, cosine
 from rankwell.models.spec import AttentionRule, under_rule
-from rankwell.plots.attention import AttentionMap, Label
+from rankwell.plots.attention_map import AttentionMap, Label
 from rankwell.rank.engines.engine import Logits, probability, relevance
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
@@ -342,7 +342,7 @@ def _joined(pieces: Sequence[str]) -> str:
     return " ".join(pieces).replace(" ##", "")
 
 
-# Turns explanations into attention maps of a readable size, which :mod:`rankwell.plots.attention` draws
+# Turns explanations into attention maps of a readable size, which :mod:`rankwell.plots.attention_map` draws
 
 
 MOST_WORDS = 24

@@ -1,6 +1,6 @@
-"""Requests: searching an index, re-ranking a run or the documents found for a question, enriching a collection.
+"""Requests: searching an index, re-ranking a run or the documents found for a question.
 
-All read their files, ask a system or a model, in this process or on a cluster, and record what was done.
+They read their files, ask a system or a model, in this process or on a cluster, and record what was done.
 """
 
 from __future__ import annotations
@@ -14,24 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.locks import SharedFolder
-from rankwell.core.manifest import digest
 from rankwell.core.progress import duration
-from rankwell.core.shards import Job, Workers, do, shards_folder
 from rankwell.corpus.filters import parse_filter
 from rankwell.corpus.formats import read_run, read_types
 from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.records import Query, Ranking, Run
-from rankwell.corpus.sources import (
-    collection_digest,
-    is_question,
-    read_questions,
-    resolve_documents,
-)
-from rankwell.corpus.store import DocumentStore
+from rankwell.corpus.sources import is_question, read_questions, resolve_documents
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import DEFAULT
-from rankwell.models.devices import DEFAULT_COMPUTING, Computing, chosen_device
+from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.first_stage import GivenRun
 from rankwell.rank.fusion import Shares
@@ -323,45 +314,3 @@ class RerankRequest:
                 raise RankwellError("the stride needs --windows")
             windows = replace(windows, stride=self.stride)
         return replace(windows or Windows(), aggregate=self.aggregate) if self.aggregate else windows
-
-
-# A model reads every passage of a collection, and what it writes becomes a file
-
-
-def check_output(out: Path, device: str | None, workers: Workers | None) -> None:
-    """Raise before anything is written: if the file exists, or if there is no such device here."""
-    if out.exists():
-        raise RankwellError(f"{out} exists already; remove it or choose another name")
-    if workers is None:
-        chosen_device(device)
-
-
-def enrich(
-    collection: str,
-    columns: Columns | None,
-    out: Path,
-    job: Callable[[Path, Path], Job],
-    *,
-    shards: str,
-    models: Mapping[str, str | None],
-    settings: Mapping[str, Any],
-    workers: Workers | None = None,
-    description: str,
-) -> int:
-    """Write the file ``out`` and return the number of passages; ``workers``, if any, do the work.
-
-    ``job`` is made of the folder of the texts and the folder of the shards. Until the file is complete, ``OUT.shards``
-    holds the texts, their tokens and the finished shards. The same work resumes from them. Processes with the same
-    work share the shards.
-    """
-    source = collection_digest(collection, columns)
-    named = {f"setting of {name}": value for name, value in settings.items()}
-    made_by = {name: str(value) for name, value in {"collection": source, **models, **named}.items()}
-    with SharedFolder.enter(shards_folder(out), made_by) as shared:
-        documents = resolve_documents(collection, columns)
-        texts = DocumentStore.build_once(documents, shared.path / f"documents-{source}")
-        folder = shared.path / f"{shards}-{digest(made_by)}"
-        do(job(texts.folder, folder), workers, description=description).join(out)
-        if shared.alone(wait=False):  # every process joins the same bytes; the last removes the folder
-            shared.remove()
-        return len(texts)

@@ -14,8 +14,8 @@ from rankwell.core.arrays import Values
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.corpus.records import Qrels, Ranking, Run
+from rankwell.evaluation.cross_validation import Tuned, check_folds
 from rankwell.evaluation.notation import JudgedRanking, Measure, judge, parse_measure
-from rankwell.evaluation.tuning import Tuned, check_folds
 from rankwell.inputs.windows import parse_aggregate
 from rankwell.rank.fusion import AlignedScores, Alignment, Shares, fuse
 from rankwell.rank.window_scores import WindowScores

@@ -19,19 +19,19 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest, write_json
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
+from rankwell.evaluation.cross_validation import Tuned
 from rankwell.evaluation.notation import parse_measure
-from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
+from rankwell.retrieve.bm25_tuning import as_point, parse_values, tune_bm25
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.tune import as_point, parse_values, tune_bm25
 from rankwell.training.data.prepare import Prepared, Split, first_stage_of
 from rankwell.training.options import FIRST_STAGE_ENCODER, START
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.results import measure_of
+from rankwell.training.recipe_results import measure_of
 from rankwell.training.stage import Work, stage_kinds, write_once
 from rankwell.training.stage_options.first_stages import TuningOptions
 

@@ -25,7 +25,7 @@ from rankwell.training.data.prepare import Prepared, folder_digest, prepare
 from rankwell.training.first_stage import with_first_stage
 from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.recipe_reader import read_recipe, read_yaml
-from rankwell.training.results import (
+from rankwell.training.recipe_results import (
     FIRST_STAGE,
     RERANK,
     Row,

@@ -37,22 +37,6 @@ def reference(logits: Any) -> Any:
 
 
 class TestLoading:
-    def test_a_classifier_of_two_labels(self, tiny_checkpoint: Path, pairs: Any) -> None:
-        expected = reference(transformers_scores(tiny_checkpoint, pairs))
-        assert (
-            np.abs(Ranker.from_pretrained(tiny_checkpoint, windows=None).predict(pairs) - expected.numpy()).max() < 1e-5
-        )
-
-    def test_a_classifier_of_one_label(self, copy: Any, pairs: Any) -> None:
-        copy.keep_one_label()
-        expected = transformers_scores(copy.folder, pairs)
-        assert expected.shape[1] == 1
-        assert load_checkpoint(copy.folder)[2].head == "score"
-        assert (
-            np.abs(Ranker.from_pretrained(copy.folder, windows=None).predict(pairs) - expected[:, 0].numpy()).max()
-            < 1e-5
-        )
-
     def test_a_folder_that_says_nothing_is_monobert(self, tiny_checkpoint: Path) -> None:
         model, _, config = load_checkpoint(tiny_checkpoint)
         assert config == RankerConfig()
@@ -192,15 +176,6 @@ class TestSaving:
         found = Ranker.from_pretrained(tmp_path / "saved", windows=None).predict(pairs)
         assert np.abs(found - reference(logits).numpy()).max() < 1e-5
 
-    def test_gives_sentence_transformers_the_same_scores(self, loaded: Any, tmp_path: Path, pairs: Any) -> None:
-        cross_encoder = pytest.importorskip("sentence_transformers").CrossEncoder
-        model, tokenizer, config = loaded
-        save_checkpoint(tmp_path / "saved", model, tokenizer, config.changed({"template": {"max_length": 90}}))
-        theirs = cross_encoder(str(tmp_path / "saved"), device="cpu")
-        logits = theirs.predict(pairs, activation_fn=torch.nn.Identity(), convert_to_tensor=True)
-        found = Ranker.from_pretrained(tmp_path / "saved", windows=None).predict(pairs)
-        assert np.abs(found - reference(logits).numpy()).max() < 1e-5
-
     def test_gives_transformers_the_same_tokenizer(self, loaded: Any, tmp_path: Path, pairs: Any) -> None:
         model, tokenizer, config = loaded
         save_checkpoint(tmp_path / "saved", model, tokenizer, config)
@@ -227,7 +202,3 @@ class TestSaving:
         with pytest.raises(RankwellError, match="no space left"):
             save_checkpoint(tmp_path / "saved", *loaded)
         assert list(tmp_path.iterdir()) == []
-
-    def test_writes_the_card(self, loaded: Any, tmp_path: Path) -> None:
-        save_checkpoint(tmp_path / "saved", *loaded)
-        assert "library_name: rankwell" in (tmp_path / "saved" / "README.md").read_text(encoding="utf-8")

@@ -95,12 +95,6 @@ def test_it_is_known_by_its_labels(tmp_path: Path, labels: tuple[str, ...], expe
     assert (describe(tmp_path).relevance_column() is not None) is expected
 
 
-def test_other_classifiers_are_still_refused(make_classifier: Callable[[Sequence[str]], Path]) -> None:
-    other = make_classifier(("location", "numeric", "person"))
-    with pytest.raises(InputError, match="a classifier of 3 classes; a ranker has 1 or 2"):
-        Ranker.from_pretrained(other)
-
-
 def test_a_length_the_encoder_does_not_have(folder: Path) -> None:
     with pytest.raises(RankwellError, match="a length of 600, but the encoder has 512 positions"):
         Ranker.from_pretrained(folder, template={"max_length": 600})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from rankwell.papers.ccnu.network import SdnetConfig, load_sdnet, new_sdnet, sav
 from rankwell.papers.ccnu.ranker import SdnetRanker
 from rankwell.papers.ccnu.stored_features import open_features
 from rankwell.papers.ccnu.word_features import FeatureEncoder
+from rankwell.papers.ccnu.words import Tagger
 from rankwell.rank.engines.engine import load
 from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import kind_of
@@ -178,39 +180,18 @@ def test_options_that_are_not_set_are_ignored(folder: Path) -> None:
     assert (ranker.windows, ranker.template, ranker.takes_types) == (None, None, False)
 
 
-def test_out_of_memory_halves_the_budget_once_and_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranker = SdnetRanker.from_pretrained(folder, device="cpu", budget=24)
-    pairs = [(query.text, text) for query in QUERIES for text in DOCUMENTS.values()]
-    expected = ranker.predict(pairs)
-    forward, calls = ranker.model.forward, []
-
-    def scarce(*batch: object) -> torch.Tensor:
-        calls.append(batch)
-        if len(calls) == 1:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return forward(*batch)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(ranker.model, "forward", scarce)
-    with pytest.warns(UserWarning, match="out of GPU memory; continuing with 12 tokens at a time"):
-        found = ranker.predict(pairs)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-class TaggerOfLengths:
+def tag_lengths(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Short words and long words; names are those with a capital."""
+    for word in words:
+        yield "long" if len(word) > 3 else "short", "name" if word.istitle() else ""
 
-    parts_of_speech = ("short", "long")
-    entities = ("name",)
-    version = "lengths 1"
 
-    def tag(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-        for word in words:
-            yield "long" if len(word) > 3 else "short", "name" if word.istitle() else ""
+TAGGER = Tagger(("short", "long"), ("name",), "lengths 1", tag_lengths)
 
 
 @pytest.fixture
 def tagged(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(module, "open_tagger", lambda name: TaggerOfLengths())
+    monkeypatch.setattr(module, "open_tagger", lambda name: TAGGER)
     changes = {"tagger": "lengths", "tagger_version": "lengths 1", "tag_counts": (2, 1)}
     save_sdnet(tmp_path / "tagged", new_sdnet(load_sdnet(folder).config.model_copy(update=changes), seed=4))
     return tmp_path / "tagged"
@@ -234,6 +215,6 @@ def test_a_network_reads_the_tags_of_passages(tagged: Path, tmp_path: Path) -> N
 
 
 def test_the_tagger_must_be_the_version_it_was_trained_with(tagged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TaggerOfLengths, "version", "lengths 2")
+    monkeypatch.setattr(module, "open_tagger", lambda name: replace(TAGGER, version="lengths 2"))
     with pytest.raises(InputError, match="was trained with the tagger lengths 1, found lengths 2"):
         SdnetRanker.from_pretrained(tagged, device="cpu")

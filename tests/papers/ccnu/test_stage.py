@@ -75,17 +75,6 @@ def test_a_stage_after_it_interpolates_its_scores_with_the_first_stages(
     assert row["mean"] == pytest.approx(evaluate(dev.qrels, as_published, ["RR@10"]).mean["RR@10"])
 
 
-def test_the_published_model_ranks_texts_as_the_stage_did(trained: tuple[Trained, Path]) -> None:
-    done, folder = trained
-    assert done.model is not None
-    ranker = SdnetRanker.from_pretrained(done.model, device="cpu")
-    dev = done.work.data.dev
-    again = ranker.rerank(dev.run, dev.queries, done.work.data.index, depth=100)
-    kept = read_run(next(folder.glob("sdnet-*.run.gz")))
-    for qid in kept:
-        assert dict(again[qid]) == pytest.approx(dict(kept[qid]), abs=1e-4)
-
-
 def test_features_are_kept_beside_the_texts_and_shared(
     trained: tuple[Trained, Path], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -19,29 +19,25 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.papers.ccnu.stored_features import open_features
 from rankwell.papers.ccnu.word_features import FeatureEncoder
-from rankwell.papers.ccnu.words import WordVocabulary, open_tagger, tag_words
+from rankwell.papers.ccnu.words import Tagger, WordVocabulary, open_tagger, tag_words
 
 
-class CapitalTagger:
-    """Words with a capital are names, those of digits numbers, all others words; counts its texts."""
+def capitals(version: str = "capitals 1") -> tuple[Tagger, list[Sequence[str]]]:
+    """Words with a capital are names, those of digits numbers, all others words; also lists the texts it is given."""
+    texts: list[Sequence[str]] = []
 
-    parts_of_speech = ("word", "number")
-    entities = ("name",)
-    version = "capitals 1"
-
-    def __init__(self) -> None:
-        self.texts = 0
-
-    def tag(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-        self.texts += 1
+    def tag(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+        texts.append(words)
         for word in words:
             yield "number" if word.isdigit() else "word" if word.isalpha() else "?", "name" if word.istitle() else ""
+
+    return Tagger(("word", "number"), ("name",), version, tag), texts
 
 
 def test_the_words_of_each_text_get_numbered_tags(tiny_tokenizer: Path) -> None:
     vocabulary = WordVocabulary(Tokenizer.open(tiny_tokenizer))
     words = vocabulary.read(["The hive, 3 bees", "", "Tea"])
-    tagged = tag_words(CapitalTagger(), vocabulary, words)
+    tagged = tag_words(capitals()[0], vocabulary, words)
     assert tagged.tags is not None
     assert tagged.tags.tolist() == [[1, 1], [1, 0], [0, 0], [2, 0], [1, 0], [1, 1]]
     taken = tagged.take(np.array([2, 0]))
@@ -55,21 +51,20 @@ def test_the_words_of_each_text_get_numbered_tags(tiny_tokenizer: Path) -> None:
 def test_tags_are_stored_once_for_each_tagger(tiny_checkpoint: Path, tmp_path: Path) -> None:
     texts = ["The bees keep 3 hives", "", "Tea and bread"]
     store = DocumentStore.build((Document(f"d{i}", text) for i, text in enumerate(texts)), tmp_path / "store")
-    encoder, tagger = FeatureEncoder.from_pretrained(tiny_checkpoint, device="cpu"), CapitalTagger()
+    encoder = FeatureEncoder.from_pretrained(tiny_checkpoint, device="cpu")
+    tagger, tagged = capitals()
     assert open_features(store, encoder).at(np.array([0]))[0].tags is None
     stored = open_features(store, encoder, tagger=tagger)
-    assert tagger.texts == 3
+    assert len(tagged) == 3
     expected = tag_words(tagger, encoder.vocabulary, encoder.vocabulary.read([texts[2], texts[0], texts[2]])).tags
     found = stored.at(np.array([2, 0, 2]))[0].tags
     assert found is not None
     assert expected is not None
     np.testing.assert_array_equal(found, expected)
-    open_features(store, encoder, tagger=(again := CapitalTagger()))
-    assert again.texts == 0
-    other = CapitalTagger()
-    other.version = "capitals 2"
-    open_features(store, encoder, tagger=other)
-    assert other.texts == 3
+    for version, count in (("capitals 1", 0), ("capitals 2", 3)):
+        again, tagged = capitals(version)
+        open_features(store, encoder, tagger=again)
+        assert len(tagged) == count
     (folder,) = store.folder.glob("features-*")  # all taggers share the features
     assert len(list(folder.glob("tags-*"))) == 2
 

@@ -13,7 +13,6 @@ pytest.importorskip("torch")
 import torch
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.checkpoints.names import encoder_digest
 from rankwell.papers.ccnu.word_features import FeatureEncoder, PairMaker, WordTable, open_vectors, pool_words
 
 TEXTS = ["The bogue swims insouciantly.", "", "bee", "honey of the hive in winter is warm"]
@@ -104,33 +103,3 @@ def test_a_batch_has_each_query_once(encoder: FeatureEncoder) -> None:
     padded = batch.passages.pad(batch.matches)
     assert padded[0, :, 0].tolist() == [0, 0, 1, 1, 0, 0, 0, 0]  # of "honey of the hive in …": the, hive
     assert padded[1, :, 0].tolist() == [1] + [0] * 7
-
-
-def test_the_digest_follows_the_weights(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    for file in tiny_checkpoint.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    assert encoder_digest(tmp_path) == encoder_digest(tiny_checkpoint)
-    data = bytearray((tmp_path / "model.safetensors").read_bytes())
-    data[-1] ^= 1
-    (tmp_path / "model.safetensors").write_bytes(data)
-    assert encoder_digest(tmp_path) != encoder_digest(tiny_checkpoint)
-
-
-def test_out_of_memory_halves_the_budget_once_and_loses_nothing(
-    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder = FeatureEncoder.from_pretrained(tiny_checkpoint, device="cpu", budget=40)
-    encoder._compute.lanes = 1  # as on a GPU
-    expected = encoder.read(TEXTS, 256).features
-    states, calls = encoder._states, []
-
-    def scarce(batch: object) -> torch.Tensor:
-        calls.append(batch)
-        if len(calls) == 1:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return states(batch)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(encoder, "_states", scarce)
-    with pytest.warns(UserWarning, match="out of GPU memory; continuing with 20 tokens at a time"):
-        found = encoder.read(TEXTS, 256).features
-    np.testing.assert_allclose(found, expected, atol=2e-3)

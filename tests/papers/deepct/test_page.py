@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rankwell.papers.deepct.stage import (
-    WeighedText,
-    fragments,
-    write_terms_page,
-)
+from rankwell.papers.deepct.stage import fragments, shade_words
+from rankwell.papers.shared.examples import write_examples
 
-PASSAGE = WeighedText("d<1>", "Bees make honey & <b>wax</b>; the bee flies.", {"honey": 93, "bees": 40, "flies": 2.5})
+TEXT, WEIGHTS = "Bees make honey & <b>wax</b>; the bee flies.", {"honey": 93, "bees": 40, "flies": 2.5}
 
 
 def test_every_word_has_the_weight_of_its_stem_and_the_text_is_whole() -> None:
-    parts = fragments(PASSAGE)
-    assert "".join(text for text, _ in parts) == PASSAGE.text
+    parts = fragments(TEXT, WEIGHTS)
+    assert "".join(text for text, _ in parts) == TEXT
     weights = {text: weight for text, weight in parts if weight}
     assert weights == {"Bees": 40, "honey": 93, "bee": 40, "flies": 2.5}
     assert dict(parts)["the"] == 0
@@ -24,7 +21,7 @@ def test_every_word_has_the_weight_of_its_stem_and_the_text_is_whole() -> None:
 
 
 def test_a_page_loads_nothing_and_spells_out_what_the_text_has(tmp_path: Path) -> None:
-    write_terms_page([PASSAGE], tmp_path / "page.html", title="a & b")
+    write_examples(tmp_path / "page.html", "a & b", "", {"d<1>": ()}, [shade_words(TEXT, WEIGHTS)])
     page = (tmp_path / "page.html").read_text()
     assert "&lt;" in page
     assert "<b>" not in page

@@ -6,9 +6,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 import torch
 from tests.papers.conftest import OtherProcess
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import RankwellError
 from rankwell.core.shards import do
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_weights, write_documents
@@ -37,9 +37,9 @@ from rankwell.papers.deepct.weighing import (
     lay_out_passages,
     read_shards,
     term_frequencies,
-    weigh_collection,
     weigh_texts,
 )
+from rankwell.papers.shared.passages import write_collection
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 KERNELS_RUN = INTERPRETED or torch.cuda.is_available()
@@ -180,30 +180,6 @@ def test_a_gpu_in_16_bits_gives_nearly_the_same_frequencies(tiny_weigher: Path, 
     np.testing.assert_allclose(fast.weigh(passages), weigher.weigh(passages), atol=0.05)
 
 
-def test_out_of_memory_halves_the_budget_once_and_loses_nothing(
-    tiny_weigher: Path, weigher: TermWeigher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = TermWeigher.from_pretrained(tiny_weigher, device="cpu", budget=120)
-    small._compute.lanes = 1  # as on a GPU
-    passages = small.lay_out(small.tokenizer.encode(TEXTS, stems=True))
-    forward = small._forward
-
-    def full(sequences: Sequences) -> torch.Tensor:
-        if len(sequences.tokens) > 100:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return forward(sequences)
-
-    monkeypatch.setattr(small, "_forward", full)
-    with pytest.warns(UserWarning, match="out of GPU memory; continuing with 60 tokens at a time"):
-        found = small.weigh(passages)
-    np.testing.assert_allclose(found, weigher.weigh(passages), atol=2e-6)
-
-
-def test_a_model_without_token_weights_is_refused(tiny_checkpoint: Path) -> None:
-    with pytest.raises(InputError, match="not a model that weighs tokens"):
-        TermWeigher.from_pretrained(tiny_checkpoint)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> DocumentStore:
     documents = [Document(f"d{i}", f"{TEXTS[i % 5]} number{i}") for i in range(57)]
@@ -220,7 +196,8 @@ def test_shards_are_the_weights_file_of_the_whole_collection(
     store: DocumentStore, tiny_weigher: Path, weigher: TermWeigher, tmp_path: Path
 ) -> None:
     options = WeightOptions()
-    shards = do(WeighJob(store.folder, tiny_weigher, tmp_path / "weights", options, "cpu", shard_size=10))
+    job = WeighJob(tiny_weigher, options, "cpu", 10, store.folder, tmp_path / "weights")
+    shards = do(job)
     shards.join(tmp_path / "joined.jsonl")
     documents = list(store)
     vectors = weigh_texts(weigher, [document.text for document in documents], options)
@@ -234,12 +211,11 @@ def test_shards_are_the_weights_file_of_the_whole_collection(
     assert line == json.dumps(json.loads(line), ensure_ascii=False)
     assert list(read_shards(shards)) == list(read_weights(tmp_path / "joined.jsonl"))
     with pytest.raises(RankwellError, match="holds shards of other work"):
-        do(WeighJob(store.folder, tiny_weigher, tmp_path / "weights", WeightOptions("root"), "cpu", shard_size=10))
+        do(replace(job, options=WeightOptions("root")))
 
 
-def request(collection: str, out: Path, model: Path, scaling: str = "linear", **options: Any) -> Callable[..., int]:
-    settings = WeightOptions(scaling)
-    return partial(weigh_collection, collection, model, out, settings, device="cpu", shard_size=10, **options)
+def request(collection: str, out: Path, model: Path) -> Callable[..., int]:
+    return partial(write_collection, WeighJob(model, device="cpu", shard_size=10), collection, out)
 
 
 def test_the_file_has_a_line_for_each_document(
@@ -282,31 +258,6 @@ def test_interrupted_weighing_resumes_wherever_it_is_done(
     monkeypatch.setattr(TermWeigher, "submit", submit)
     request(collection, tmp_path / "b", tiny_weigher)()
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
-def test_other_work_is_not_weighed_into_the_same_index_meanwhile(
-    collection: str, store: DocumentStore, tiny_weigher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    others = [Document(f"o{number}", document.contents) for number, document in enumerate(store)]
-    write_documents(others, tmp_path / "others.jsonl")
-    submit, tried = TermWeigher.submit, []
-    refused = {
-        "collection": request(str(tmp_path / "others.jsonl"), tmp_path / "a", tiny_weigher),
-        "setting of scaling": request(collection, tmp_path / "a", tiny_weigher, "root"),
-    }
-
-    def meanwhile(self: TermWeigher, passages: PassageWindows) -> object:
-        for name in () if tried else refused:
-            tried.append(name)
-            with pytest.raises(RankwellError, match=f"a.shards with another {name}; wait until it is done"):
-                refused[name]()
-        return submit(self, passages)
-
-    monkeypatch.setattr(TermWeigher, "submit", meanwhile)
-    request(collection, tmp_path / "a", tiny_weigher)()
-    assert len(tried) == 2
-    assert [document.docid for document in read_weights(tmp_path / "a")] == store.docids.strings(range(len(store)))
-    assert not (tmp_path / "a.shards").exists()
 
 
 def test_tokens_of_other_texts_are_noticed(weigher: TermWeigher) -> None:

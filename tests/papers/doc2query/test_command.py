@@ -57,12 +57,6 @@ def test_fields_of_the_collection_can_be_named(expand: Call) -> None:
     assert Path("a.jsonl").read_bytes() == Path("b.jsonl").read_bytes()
 
 
-def test_the_same_seed_writes_the_same_and_another_does_not(expand: Call) -> None:
-    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        expand("data", "--seed", seed, "--out", name)
-    assert Path("a").read_bytes() == Path("b").read_bytes() != Path("c").read_bytes()
-
-
 def test_queries_become_a_split_to_train_on(expand: Call) -> None:
     printed = expand("data", "--out", "e.jsonl", "--queries", "data")
     data = open_dataset("data")

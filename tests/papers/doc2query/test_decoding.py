@@ -19,7 +19,7 @@ from rankwell.papers.doc2query.checkpoints import load_writer  # noqa: E402
 from rankwell.papers.doc2query.decoding import DecodingTokens, Writer, WritingOptions, join_pieces, sample  # noqa: E402
 from rankwell.papers.doc2query.writer import (  # noqa: E402
     Decoder,
-    EncodedPassages,
+    Memory,
     passage_grid,
 )
 
@@ -38,20 +38,19 @@ def make_decoder(vocabulary: int, seed: int = 0, spread: float = 0.5) -> Decoder
     return decoder.requires_grad_(False)
 
 
-def some_passages(count: int, seed: int = 1) -> EncodedPassages:
-    generator = torch.Generator().manual_seed(seed)
+def some_passages(decoder: Decoder, count: int) -> list[Memory]:
     real = torch.ones(count, 1, 1, 4, dtype=torch.bool)
     real[::2, ..., 3] = False
-    return EncodedPassages(torch.randn(count, 4, 16, generator=generator), real)
+    return decoder.remember(torch.randn(count, 4, 16, generator=torch.Generator().manual_seed(1)), real)
 
 
-def one_passage(passages: EncodedPassages, number: int) -> EncodedPassages:
-    return EncodedPassages(passages.states[number : number + 1], passages.real[number : number + 1])
+def one_passage(memories: list[Memory], number: int) -> list[Memory]:
+    return [memory.take(torch.tensor([number])) for memory in memories]
 
 
-def next_log_p(decoder: Decoder, passages: EncodedPassages, prefix: list[int]) -> Any:
+def next_log_p(decoder: Decoder, passages: list[Memory], prefix: list[int]) -> Any:
     """Log probabilities of the piece after ``prefix``, all of it computed anew, under the rules of writing."""
-    states = decoder.states(torch.tensor([[CLS, *prefix]]), decoder.remember(passages))
+    states = decoder.states(torch.tensor([[CLS, *prefix]]), passages)
     logits = decoder.logits(states[0, -1])
     logits[list(SPECIAL.banned)] = -torch.inf
     if not prefix:
@@ -60,7 +59,8 @@ def next_log_p(decoder: Decoder, passages: EncodedPassages, prefix: list[int]) -
 
 
 def test_kept_keys_give_what_computing_anew_gives() -> None:
-    decoder, passages = make_decoder(20), some_passages(3)
+    decoder = make_decoder(20)
+    passages = some_passages(decoder, 3)
     numbers = torch.rand(3, 2, 6, generator=torch.Generator().manual_seed(7))
     found = sample(decoder, passages, SPECIAL, WritingOptions(top_k=4), numbers)
     for passage in range(3):
@@ -79,7 +79,8 @@ def test_kept_keys_give_what_computing_anew_gives() -> None:
 
 
 def test_drawn_pieces_have_the_model_s_frequencies() -> None:
-    decoder, passages = make_decoder(12, spread=0.3), some_passages(1)
+    decoder = make_decoder(12, spread=0.3)
+    passages = some_passages(decoder, 1)
     draws = 20_000
     numbers = torch.rand(1, draws, 1, generator=torch.Generator().manual_seed(3))
     found = sample(decoder, passages, SPECIAL, WritingOptions(top_k=5), numbers)[0, :, 0]
@@ -96,7 +97,8 @@ def test_drawn_pieces_have_the_model_s_frequencies() -> None:
 
 
 def test_the_likeliest_piece_alone_is_greedy() -> None:
-    decoder, passages = make_decoder(30, seed=6), some_passages(4)
+    decoder = make_decoder(30, seed=6)
+    passages = some_passages(decoder, 4)
     found = sample(decoder, passages, SPECIAL, WritingOptions(top_k=1), torch.zeros(4, 1, 8))
     prefix: list[int] = []
     while len(prefix) < 8 and SEP not in prefix:
@@ -105,7 +107,8 @@ def test_the_likeliest_piece_alone_is_greedy() -> None:
 
 
 def test_no_query_is_empty_and_none_holds_a_banned_piece() -> None:
-    decoder, passages = make_decoder(6, spread=0.05), some_passages(5)
+    decoder = make_decoder(6, spread=0.05)
+    passages = some_passages(decoder, 5)
     numbers = torch.rand(5, 40, 5, generator=torch.Generator().manual_seed(3))
     found = sample(decoder, passages, SPECIAL, WritingOptions(top_k=6), numbers)
     assert not (found[:, :, 0] == SEP).any()

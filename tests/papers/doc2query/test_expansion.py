@@ -9,7 +9,6 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,34 +19,26 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.expansions import write_expansions
-from tests.papers.conftest import OtherProcess, interrupted_after
+from tests.papers.conftest import interrupted_after
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.shards import do
 from rankwell.corpus.formats import read_qrels, read_queries, write_documents
 from rankwell.corpus.formats.texts import Expansion, read_expansions
 from rankwell.corpus.records import Document, TermWeights
-from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.pieces import Pieces
 from rankwell.papers.doc2query.decoding import Writer, WritingOptions
 from rankwell.papers.doc2query.expansion import (
     ExpandJob,
     count_expansions,
-    expand_collection,
     filter_queries,
     generated_queries,
     write_generated,
 )
-from rankwell.papers.doc2query.judge import RankerJudge
+from rankwell.papers.shared.passages import write_collection
 from rankwell.retrieve.builder import combine_weights
 
 WRITING = WritingOptions(n=3, max_query=6)
 DOCUMENTS = [Document(f"d{number}", f"bees make honey number {number}") for number in range(10)]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> DocumentStore:
-    return DocumentStore.build(DOCUMENTS, tmp_path / "store")
 
 
 @pytest.fixture
@@ -94,7 +85,7 @@ def test_a_judge_drops_what_is_off_the_topic() -> None:
 
 def request(collection: str, model: Path, out: Path, **options: Any) -> Callable[..., int]:
     options = {"device": "cpu", "shard_size": 3, **options}
-    return partial(expand_collection, collection, model, out, WRITING, **options)
+    return partial(write_collection, ExpandJob(model, WRITING, **options), collection, out)
 
 
 def test_an_interrupted_expansion_resumes_and_ends_in_the_same_file(
@@ -121,46 +112,14 @@ def test_an_interrupted_expansion_resumes_and_ends_in_the_same_file(
         whole()
 
 
-@pytest.mark.parametrize("first", ["here", "on the cluster"])
-def test_work_begun_here_resumes_on_a_cluster_and_the_other_way_round(
-    collection: str, tiny_writer: Path, tmp_path: Path, written: list[str], first: str
-) -> None:
-    job = request(collection, tiny_writer, tmp_path / "x.jsonl")
-    with pytest.raises(KeyboardInterrupt), interrupted_after(2 if first == "here" else None):
-        job(workers=None if first == "here" else OtherProcess(2))
-    assert [path.name for path in tmp_path.glob("x.*")] == ["x.jsonl.shards"]
-    written.clear()
-    job(workers=OtherProcess() if first == "here" else None)
-    assert written == ["d6", "d7", "d8", "d9"]
-    assert [one.docid for one in read_expansions(tmp_path / "x.jsonl")] == [document.docid for document in DOCUMENTS]
-    assert not list(tmp_path.glob("*.shards"))
-
-
-def test_a_missing_device_is_reported_before_anything_is_written(
-    collection: str, tiny_writer: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(RankwellError, match="device"):
-        request(collection, tiny_writer, tmp_path / "x.jsonl", device="cuda:99")()
-    assert not list(tmp_path.glob("x.*"))
-
-
-def test_shards_of_other_settings_are_refused(store: DocumentStore, tiny_writer: Path, tmp_path: Path) -> None:
-    job = ExpandJob(store.folder, tiny_writer, tmp_path / "shards", WRITING, device="cpu", shard_size=3)
-    do(job)
-    with pytest.raises(RankwellError, match="shards of other work"):
-        do(replace(job, threshold=0.25))
-
-
 def test_a_judge_is_its_whole_folder(tiny_writer: Path, tiny_checkpoint: Path, collection: str, tmp_path: Path) -> None:
     folder = tmp_path / "judge"
     shutil.copytree(tiny_checkpoint, folder)
-    judge = RankerJudge.find(folder)
-    judged = request(collection, tiny_writer, tmp_path / "x.jsonl", judge=judge, threshold=0.0)
+    judged = request(collection, tiny_writer, tmp_path / "x.jsonl", judge=folder, threshold=0.0)
     with pytest.raises(KeyboardInterrupt), interrupted_after(2):
         judged()
-    before, (shards,) = judge.digest(), (tmp_path / "x.jsonl.shards").glob("queries-*")
+    (shards,) = (tmp_path / "x.jsonl.shards").glob("queries-*")
     (folder / "rankwell.json").write_text('{"template": {"max_length": 48, "max_query": 16}}')
-    assert judge.digest() != before
     with pytest.raises(KeyboardInterrupt), interrupted_after(0):
         judged()
     # The queries that the old judge accepted are not mixed with those of the new one.

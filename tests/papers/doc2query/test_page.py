@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rankwell.papers.doc2query.stage import ExpandedText, mark_new_words, write_expansions_page
+from rankwell.papers.doc2query.stage import beside_queries, mark_new_words
+from rankwell.papers.shared.examples import write_examples
 
 
 def test_words_that_the_passage_does_not_have_are_marked() -> None:
@@ -14,11 +15,8 @@ def test_words_that_the_passage_does_not_have_are_marked() -> None:
 
 
 def test_the_page_is_whole_and_loads_nothing(tmp_path: Path) -> None:
-    passages = [
-        ExpandedText("d<1>", "Bees & honey", ("what do bees eat", "honey"), ("do bees eat honey",)),
-        ExpandedText("d2", "tea \ud800", ()),
-    ]
-    write_expansions_page(passages, tmp_path / "page.html", title="A & B")
+    shown = [beside_queries("Bees & honey", ("what do bees eat", "honey")), beside_queries("tea \ud800", ())]
+    write_examples(tmp_path / "page.html", "A & B", "", {"d<1>": ("do bees eat honey",), "d2": ()}, shown)
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<title>A &amp; B</title>" in text
     assert "<h2>d&lt;1&gt;</h2>" in text

@@ -1,8 +1,7 @@
-"""Teachers: what they say of lists, in one unit, and queries made of passages."""
+"""Teachers: what they say of lists, in one unit."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,10 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.ranker import Ranker
-from rankwell.training.data.synthetic import make_query, synthetic_queries
 from rankwell.training.data.teachers import BiEncoderTeacher, CrossEncoderTeacher, load_teachers, teach
 
 TEXTS = ["bee honey market", "river bridge", "iron and salt", "coffee or tea", "the queen of the hive"]
 QUERIES = ["honey bee", "iron bridge"]
-PASSAGE = (
-    "Our galaxy has about 150 globular clusters, some of which were captured by the Milky Way. It is so. "
-    "The giant elliptical galaxy contains over a thousand clusters."
-)
 
 
 class Fixed:
@@ -90,33 +84,3 @@ def test_a_language_model_teaches_its_scores_and_has_no_vectors(
 def test_a_teacher_that_is_not_there_is_named(store: DocumentStore, tmp_path: Path) -> None:
     with pytest.raises(RankwellError, match=r"none: no (model|such)"):
         load_teachers(store, [str(tmp_path / "none")], QUERIES, None, "cpu")
-
-
-def test_synthetic_queries_are_short_and_of_the_passages_words() -> None:
-    random = np.random.default_rng(0)
-    made = [make_query(PASSAGE, random) for _ in range(300)]
-    known = set(re.findall(r"\w+", PASSAGE.lower()))
-    assert all(query and query == query.lower() and len(query.split()) <= 12 for query in made)
-    # Besides the passage's own words there is at most an opening of three, such as "what is the".
-    assert all(len([word for word in query.split() if word not in known]) <= 3 for query in made if query)
-    assert "what is milky way" in made
-    assert any("globular clusters" in query for query in made if query)
-    assert len(set(made)) > 100
-    assert make_query("It is. The.", random) is None
-
-
-def test_synthetic_queries_are_a_function_of_seed_and_epoch() -> None:
-    texts = [PASSAGE, "It is so.", "Iron bridges cross the old river at London since 1820."]
-
-    def draw(seed: int, epoch: int) -> tuple[list[str], list[int]]:
-        queries, owners = synthetic_queries(lambda rows: [texts[row] for row in rows], 3, 20, seed, epoch)
-        return queries, owners.tolist()
-
-    assert draw(1, 0) == draw(1, 0)
-    assert draw(1, 0) != draw(1, 1)
-    assert draw(1, 0) != draw(2, 0)
-    queries, owners = draw(1, 0)
-    assert len(queries) == 20
-    assert set(owners) == {0, 2}
-    with pytest.raises(RankwellError, match="only 0 could be"):
-        synthetic_queries(lambda rows: ["It is so."] * len(rows), 3, 20, 1, 0)

@@ -20,7 +20,7 @@ from rankwell.corpus.records import Query
 from rankwell.evaluation.significance import paired_t_test
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.training.experiments.experiment import planned_stages, read_suite, run_experiment
-from rankwell.training.experiments.tables import ExperimentTables, split_word_groups
+from rankwell.training.experiments.suite_tables import ExperimentTables, split_word_groups
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import Override, read_recipe
 

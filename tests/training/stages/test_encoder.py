@@ -20,7 +20,7 @@ from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.rank.first_stage import FirstStage
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
-from rankwell.training.results import RERANK
+from rankwell.training.recipe_results import RERANK
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stages.shared import load_ranker
 from rankwell.training.stages.tune import _encoder_name

@@ -22,7 +22,7 @@ from rankwell.training.data.candidates import TrainingCandidates
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
 from rankwell.training.run import Trained, run_recipe
-from rankwell.training.stage_options.rankers import ListOptions
+from rankwell.training.stage_options.ranking import ListOptions
 from rankwell.training.stages.shared import training_candidates
 
 QUERIES = 14

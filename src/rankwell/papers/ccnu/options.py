@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rankwell.training.options import STAGE_OPTIONS, Meaning
-from rankwell.training.stage_options.rankers import ListOptions
+from rankwell.training.stage_options.ranking import ListOptions
 
 
 @STAGE_OPTIONS.register("sdnet")

@@ -41,7 +41,7 @@ from rankwell.training.loop.loop import CollapseGuard, train
 from rankwell.training.loop.losses import Loss, make_loss
 from rankwell.training.loop.task import ListTask, Step, StepParts
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.results import measure_of
+from rankwell.training.recipe_results import measure_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number
 from rankwell.training.stages.shared import check_lists, dev_queries, training_candidates
 

@@ -25,12 +25,12 @@ from rankwell.core.progress import track
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.inputs.batching import take_sequences
 from rankwell.models.batch import Batch
-from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.names import encoder_digest, find_model
 from rankwell.models.compute import CPU_BUDGET, GPU_BUDGET, Compute
 from rankwell.models.encoder import Encoder
 from rankwell.papers.ccnu.network import WordBatch
 from rankwell.papers.ccnu.words import WordRows, WordVocabulary, lay_out_words, match_features
+from rankwell.papers.shared.bert import load_bert
 
 INDEX_SUFFIXES = (".txt", ".txt.gz", ".parquet")
 
@@ -213,9 +213,7 @@ class FeatureEncoder:
     ) -> FeatureEncoder:
         """Load the encoder of any BERT checkpoint; its head is ignored."""
         folder = find_model(folder)
-        encoder, _, tokenizer = load_encoder(folder)
-        if not isinstance(encoder, Encoder) or encoder.config.model_type != "bert":
-            raise RankwellError(f"{folder} has the model type {encoder.config.model_type}; word features need a BERT")
+        encoder, _, tokenizer = load_bert(folder, "SDNet")
         name = encoder_digest(folder)
         return cls(encoder, WordVocabulary(tokenizer), layers=layers, device=device, budget=budget, name=name)
 

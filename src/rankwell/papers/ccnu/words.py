@@ -8,11 +8,11 @@ order, and each distinct word is split, lower-cased and stemmed only once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,92 +187,72 @@ PARTS_OF_SPEECH = tuple(
 )
 
 
-class Tagger(Protocol):
+@dataclass(frozen=True, eq=False)
+class Tagger:
     """Tags the words of texts."""
 
-    @property
-    def parts_of_speech(self) -> tuple[str, ...]:
-        """The labels of parts of speech."""
-        ...
-
-    @property
-    def entities(self) -> tuple[str, ...]:
-        """The labels of entities."""
-        ...
-
-    @property
-    def version(self) -> str:
-        """Identifies the tagger: another version may tag a word differently."""
-        ...
-
-    def tag(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """The part of speech and the entity of each word of a text."""
-        ...
+    parts_of_speech: tuple[str, ...]
+    """The labels of parts of speech."""
+    entities: tuple[str, ...]
+    """The labels of entities."""
+    version: str
+    """Identifies the tagger: another version may tag a word differently."""
+    tag: Callable[[Sequence[str]], Iterator[tuple[str, str]]]
+    """The part of speech and the entity of each word of a text."""
 
 
-class TextBlobTagger:
+def _textblob() -> Tagger:
     """TextBlob's part-of-speech tagger, which marks the names that it knows as persons, places or organisations."""
+    try:
+        from textblob.en import lexicon, parser
+    except ImportError:
+        raise MissingExtraError("textblob", "ccnu", "the tagger textblob") from None
 
-    parts_of_speech = PARTS_OF_SPEECH
-    entities = ("PERS", "LOC", "ORG")
-
-    def __init__(self) -> None:
-        try:
-            from textblob.en import lexicon, parser
-        except ImportError:
-            raise MissingExtraError("textblob", "ccnu", "the tagger textblob") from None
-        self.version = f"textblob {version('textblob')}"
-        self._parser, self._lexicon = parser, lexicon
-
-    def tag(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """See :class:`Tagger`."""
+    def tag(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         begin = 0
         for place, word in enumerate(words):
             # The rules look at neighbouring words, and at capitals that do not begin a sentence.
             if word in SENTENCE_ENDS or place == len(words) - 1:
                 # The parser looks words up; the rules for their context and the list of names have to be called.
-                known = self._parser.find_tags(list(words[begin : place + 1]))
-                for _, label in self._lexicon.entities.apply(self._lexicon.context.apply(known)):
+                known = parser.find_tags(list(words[begin : place + 1]))
+                for _, label in lexicon.entities.apply(lexicon.context.apply(known)):
                     part, _, entity = label.partition("-")
                     yield part, entity
                 begin = place + 1
 
+    return Tagger(PARTS_OF_SPEECH, ("PERS", "LOC", "ORG"), f"textblob {version('textblob')}", tag)
 
-class SpacyTagger:
+
+def _spacy(name: str) -> Tagger:
     """The tagger and the entity recogniser of an installed spaCy pipeline."""
+    try:
+        import spacy
+    except ImportError:
+        raise RankwellError(f"the tagger spacy:{name} needs the package spacy: pip install spacy") from None
+    try:
+        pipeline: Any = spacy.load(name)
+    except OSError:
+        raise RankwellError(f"spaCy has no pipeline {name}: python -m spacy download {name}") from None
+    labels = pipeline.pipe_labels
+    parts_of_speech, entities = tuple(labels.get("tagger", ())), tuple(labels.get("ner", ()))
+    if not parts_of_speech or not entities:
+        raise RankwellError(f"the spaCy pipeline {name} has no tagger or no entity recogniser")
 
-    def __init__(self, name: str):
-        try:
-            import spacy
-        except ImportError:
-            raise RankwellError(f"the tagger spacy:{name} needs the package spacy: pip install spacy") from None
-        try:
-            self._pipeline: Any = spacy.load(name)
-        except OSError:
-            raise RankwellError(f"spaCy has no pipeline {name}: python -m spacy download {name}") from None
-        labels = self._pipeline.pipe_labels
-        self.parts_of_speech: tuple[str, ...] = tuple(labels.get("tagger", ()))
-        self.entities: tuple[str, ...] = tuple(labels.get("ner", ()))
-        if not self.parts_of_speech or not self.entities:
-            raise RankwellError(f"the spaCy pipeline {name} has no tagger or no entity recogniser")
-        self.version = f"spacy {name} {self._pipeline.meta['version']}"
-
-    def tag(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """See :class:`Tagger`."""
-        from spacy.tokens import Doc
-
-        for token in self._pipeline(Doc(self._pipeline.vocab, words=list(words))):
+    def tag(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+        for token in pipeline(spacy.tokens.Doc(pipeline.vocab, words=list(words))):
             yield token.tag_, token.ent_type_
+
+    return Tagger(parts_of_speech, entities, f"spacy {name} {pipeline.meta['version']}", tag)
 
 
 def open_tagger(name: str) -> Tagger:
     """The tagger ``textblob`` or ``spacy:PIPELINE``."""
     kind, _, pipeline = name.partition(":")
     if kind == "spacy" and pipeline:
-        return SpacyTagger(pipeline)
+        return _spacy(pipeline)
     if name != "textblob":
         raise RankwellError(f"no tagger is called {name!r} (known: textblob, spacy:PIPELINE)")
-    return TextBlobTagger()
+    return _textblob()
 
 
 def tag_words(tagger: Tagger, vocabulary: WordVocabulary, words: WordRows) -> WordRows:

@@ -16,19 +16,15 @@ from rankwell.cli.options import (
     TextField,
     TitleField,
     WorkersOption,
-    cluster_of,
-    need_file,
     output_file,
 )
+from rankwell.papers.shared.command import Collection, run_job
 
 
 @COMMANDS.register("weigh")
 def weigh(
     context: typer.Context,
-    collection: Annotated[
-        str,
-        typer.Argument(metavar="COLLECTION", help="A collection as `rankwell index` takes it."),
-    ],
+    collection: Collection,
     model: Annotated[
         Path,
         typer.Option(
@@ -65,13 +61,9 @@ def weigh(
         rankwell weigh collection.tsv --model weigher --out weights.jsonl.gz --ray local --workers 4
     """
     from rankwell.corpus.formats.fields import Columns
-    from rankwell.papers.deepct.weighing import WeightOptions, weigh_collection
+    from rankwell.papers.deepct.weighing import WeighJob, WeightOptions, find_weigher
 
-    need_file(out, "weigh")
-    cluster = cluster_of(context)
     begin = time.monotonic()
-    device = device if cluster is None else device or "cpu"
-    columns = Columns(id_field, text_field, title_field)
-    options = WeightOptions(scaling)
-    count = weigh_collection(collection, model, out, options, device=device, columns=columns, workers=cluster)
+    job = WeighJob(find_weigher(model).absolute(), WeightOptions(scaling), device)
+    count = run_job(context, job, collection, Columns(id_field, text_field, title_field), out)
     print(f"{out}: {count:,} passages, {time.monotonic() - begin:.1f} s")

@@ -6,7 +6,7 @@ The weight of a term in a passage is the share of the passage's queries that con
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,8 @@ from rankwell.papers.deepct.weighing import (
     save_token_weights,
     weigh_texts,
 )
-from rankwell.plots.pictures import words_and_gaps, write_page
+from rankwell.papers.shared.examples import write_examples
+from rankwell.plots.pictures import words_and_gaps
 from rankwell.retrieve.index import Index
 from rankwell.training.first_stage import (
     INDEX,
@@ -184,7 +185,7 @@ def run(work: Work, stage: RecipeStage[DeepctOptions], folder: Path) -> StageRes
     device = str(next(model.parameters()).device)
     scaling = WeightOptions(options.scaling, options.scale)
     store = work.data.collection.store
-    shards = do(WeighJob(store.folder, folder / "model", folder / "weights", scaling, device, options.shard))
+    shards = do(WeighJob(folder / "model", scaling, device, options.shard, store.folder, folder / "weights"))
     if process_number() > 0:
         return StageResult()
     figures = {**outcome.figures(), "passages with queries": len(recall), "max_length": options.max_length}
@@ -212,43 +213,26 @@ def _index(work: Work, folder: Path, shards: Shards) -> Index:
 SHADE = (31, 119, 180)
 
 
-@dataclass(frozen=True)
-class WeighedText:
-    """A passage with its words' weights; ``notes``, such as queries it answers, are shown below its id."""
-
-    docid: str
-    text: str
-    weights: Mapping[str, float]
-    notes: tuple[str, ...] = ()
-
-
-def fragments(passage: WeighedText) -> list[tuple[str, float | None]]:
+def fragments(text: str, weights: Mapping[str, float]) -> list[tuple[str, float | None]]:
     """The text in order: words with the weight of their stem (0 if it has none), other characters with ``None``.
 
-    >>> fragments(WeighedText("d", "Bees make honey.", {"honey": 93, "bee": 40}))
+    >>> fragments("Bees make honey.", {"honey": 93, "bee": 40})
     [('Bees', 40.0), (' ', None), ('make', 0.0), (' ', None), ('honey', 93.0), ('.', None)]
     """
     analyzer = Analyzer.english()
     by_term: dict[str, float] = {}
-    terms = analyzer.stems([form.lower() for form in passage.weights])
-    for term, weight in zip(terms, passage.weights.values(), strict=True):
+    terms = analyzer.stems([form.lower() for form in weights])
+    for term, weight in zip(terms, weights.values(), strict=True):
         if term is not None:
             by_term[term] = max(by_term.get(term, 0.0), float(weight))
-    parts = words_and_gaps(passage.text, analyzer)
-    return [(text, None if word is None else by_term.get(word.term or "", 0.0)) for text, word in parts]
+    parts = words_and_gaps(text, analyzer)
+    return [(part, None if word is None else by_term.get(word.term or "", 0.0)) for part, word in parts]
 
 
-def write_terms_page(passages: Sequence[WeighedText], path: str | Path, *, title: str = "Term weights") -> None:
-    """Write a page of passages, heavier words shaded darker."""
-    body = [
-        "<p class=q>The darker a word, the higher its term frequency in the index; point at it to read the number.</p>"
-    ]
-    for passage in passages:
-        highest = max([*map(float, passage.weights.values()), 1.0])
-        body.append(f"<h2>{html.escape(passage.docid)}</h2>")
-        body += [f"<p class=q>{html.escape(note)}</p>" for note in passage.notes]
-        body.append(f"<p>{''.join(_span(text, weight, highest) for text, weight in fragments(passage))}</p>")
-    write_page(path, title, body)
+def shade_words(text: str, weights: Mapping[str, float]) -> str:
+    """The text as HTML, heavier words shaded darker."""
+    highest = max([*map(float, weights.values()), 1.0])
+    return f"<p>{''.join(_span(part, weight, highest) for part, weight in fragments(text, weights))}</p>"
 
 
 def _span(text: str, weight: float | None, highest: float) -> str:
@@ -265,11 +249,9 @@ def _show(work: Work, queries: tuple[Query, ...], weigher: TermWeigher, options:
     """Write a page of passages that answer the held-out queries."""
     questions = questions_of(work, queries)
     texts = work.data.collection.store.texts(list(questions))
-    passages = [
-        WeighedText(docid, text, weights, questions[docid])
-        for docid, text, weights in zip(questions, texts, weigh_texts(weigher, texts, options), strict=True)
-    ]
-    write_terms_page(passages, folder / "terms.html")
+    about = "The darker a word, the higher its term frequency in the index; point at it to read the number."
+    shown = map(shade_words, texts, weigh_texts(weigher, texts, options))
+    write_examples(folder / "terms.html", "Term weights", about, questions, shown)
 
 
 STAGES.register("deepct")(

@@ -4,14 +4,14 @@ A model reads ``[CLS] passage [SEP]`` and gives each piece a weight; a word has 
 longer than the model's maximum length are read in windows that overlap by half. The weight of a term is the largest
 that any word with its stem has in any window.
 
-:class:`WeighJob` weighs a collection in shards, and :func:`weigh_collection` writes its weights to a file.
+:class:`WeighJob` weighs a collection in shards.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,10 +22,9 @@ from torch import Tensor, nn
 
 from rankwell.core.arrays import Rows, pack_strings
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.shards import Shards, Workers, map_shards, open_shards
+from rankwell.core.shards import Shards, ShardWork
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_weights
-from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import TermWeights
 from rankwell.corpus.store import DocumentStore
@@ -42,14 +41,14 @@ from rankwell.models.checkpoints.folders import (
     label_settings,
     write_folder,
 )
-from rankwell.models.checkpoints.names import find_model, model_digest
+from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import encoder_tensors
 from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.models.encoder import Encoder
 from rankwell.models.layout import Layout, Packed
 from rankwell.models.new_heads import seeded
 from rankwell.papers.shared.bert import load_bert
-from rankwell.rank.requests import check_output, enrich
+from rankwell.papers.shared.passages import PassageJob
 
 # BERT with a weight for each token, and its folders
 
@@ -328,33 +327,21 @@ def weigh_texts(weigher: TermWeigher, texts: Sequence[str], options: WeightOptio
 
 
 @dataclass(frozen=True)
-class WeighJob:
-    """Weighs the terms of a store's documents with a model; the weights are shards of jsonl in ``folder``."""
+class WeighJob(PassageJob):
+    """Weighs the terms of documents."""
 
-    store: Path
-    model: Path
-    folder: Path
     options: WeightOptions = field(default_factory=WeightOptions)
-    device: str | None = None
     shard_size: int = SHARD_SIZE
 
-    def prepare(self) -> Shards:
-        """Tokenise the texts once, for all workers."""
-        store = DocumentStore.open(self.store)
-        StoredTokens.open(store.documents, Tokenizer.open(self.model), stems=True)
-        config = {"model": model_digest(self.model), **asdict(self.options)}
-        return Shards(self.folder, len(store), self.shard_size, config)
+    shards = "weights"
+    description = "weighing terms"
+    stems = True
 
-    def work(self, shards: Shards) -> None:
-        """Load the model and weigh shards until none is left."""
-        open_shards(shards)
-        if not shards.pending():
-            return
-        weigher, store = TermWeigher.from_pretrained(self.model, device=self.device), DocumentStore.open(self.store)
-        tokens, stem_words = (
-            StoredTokens.open(store.documents, weigher.tokenizer, stems=True),
-            StemWords(weigher.tokenizer),
-        )
+    def open(self, store: DocumentStore) -> ShardWork:
+        """Load the model; returns what writes the weights of documents."""
+        weigher = TermWeigher.from_pretrained(self.model, device=self.device)
+        tokens = StoredTokens.open(store.documents, weigher.tokenizer, stems=True)
+        stem_words = StemWords(weigher.tokenizer)
 
         def weigh(items: range, file: IO[bytes]) -> None:
             numbers = np.asarray(items, np.int64)
@@ -365,40 +352,10 @@ class WeighJob:
             terms = term_frequencies(passages, weights(), self.options)
             file.writelines(line.encode("utf-8", "surrogatepass") for line in stem_words.lines(docids, words, terms))
 
-        map_shards(shards, weigh, description="weighing terms")
+        return weigh
 
 
 def read_shards(shards: Shards) -> Iterator[TermWeights]:
     """The weights of all documents, in order."""
     for path in shards.paths():
         yield from read_weights(path)
-
-
-def weigh_collection(
-    collection: str,
-    model: Path,
-    out: Path,
-    options: WeightOptions,
-    *,
-    device: str | None = None,
-    shard_size: int = SHARD_SIZE,
-    columns: Columns | None = None,
-    workers: Workers | None = None,
-) -> int:
-    """``rankwell weigh COLLECTION``: write a file of term weights and return the number of passages.
-
-    ``columns`` are the fields of the collection, if it is a file.
-    """
-    check_output(out, device, workers)
-    model = find_weigher(model).absolute()
-    return enrich(
-        collection,
-        columns,
-        out,
-        lambda texts, folder: WeighJob(texts, model, folder, options, device, shard_size),
-        shards="weights",
-        models={"model": model_digest(model)},
-        settings=asdict(options),
-        workers=workers,
-        description="weighing terms",
-    )

@@ -19,7 +19,7 @@ from rankwell.core.manifest import read_object
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import first_problem
 from rankwell.models.checkpoints.describe import bert_config, describe
-from rankwell.models.checkpoints.folders import load_encoder, write_folder
+from rankwell.models.checkpoints.folders import write_folder
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import (
     MLM_BIAS,
@@ -34,6 +34,7 @@ from rankwell.models.encoder import Encoder
 from rankwell.models.new_heads import seeded
 from rankwell.models.spec import EncoderConfig
 from rankwell.papers.doc2query.writer import Decoder, QueryWriter
+from rankwell.papers.shared.bert import load_bert
 
 _CROSS_PARTS = {
     "cross_query": "crossattention.self.query",
@@ -122,10 +123,7 @@ def writer_tensors(model: QueryWriter) -> dict[str, Tensor]:
 
 
 def _new_writer(folder: Path, seed: int) -> tuple[QueryWriter, Tokenizer, WriterConfig]:
-    encoder, tensors, tokenizer = load_encoder(folder)
-    kind = encoder.config.model_type
-    if not isinstance(encoder, Encoder) or kind != "bert":
-        raise InputError(folder, None, f"a model of the type {kind}; a query writer needs a BERT")
+    encoder, tensors, tokenizer = load_bert(folder, "a query writer")
     with seeded(seed):
         decoder = Decoder(encoder.config)
     state = {**decoder.state_dict(), **encoder_state(tensors, encoder.config, folder)}

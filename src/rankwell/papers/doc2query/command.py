@@ -16,20 +16,16 @@ from rankwell.cli.options import (
     TextField,
     TitleField,
     WorkersOption,
-    cluster_of,
-    need_file,
     output_file,
     output_folder,
 )
+from rankwell.papers.shared.command import Collection, run_job
 
 
 @COMMANDS.register("expand")
 def expand(
     context: typer.Context,
-    collection: Annotated[
-        str,
-        typer.Argument(metavar="COLLECTION", help="A collection as `rankwell index` takes it."),
-    ],
+    collection: Collection,
     model: Annotated[
         str,
         typer.Option(
@@ -89,28 +85,19 @@ def expand(
     from rankwell.papers.doc2query.decoding import WritingOptions
     from rankwell.papers.doc2query.expansion import (
         COUNTED,
+        ExpandJob,
         count_expansions,
-        expand_collection,
+        find_judge,
         find_writer,
         write_generated,
     )
-    from rankwell.papers.doc2query.judge import RankerJudge
 
-    need_file(out, "expand")
-    cluster = cluster_of(context)
     begin = time.monotonic()
-    folder, columns = find_writer(model), Columns(id_field, text_field, title_field)
-    count = expand_collection(
-        collection,
-        folder,
-        out,
-        WritingOptions(n, temperature=temperature, max_query=read_writer_config(folder).max_query, seed=seed),
-        None if judge is None else RankerJudge.find(judge),
-        threshold,
-        device=device if cluster is None else device or "cpu",
-        columns=columns,
-        workers=cluster,
-    )
+    folder, columns = find_writer(model).absolute(), Columns(id_field, text_field, title_field)
+    writing = WritingOptions(n, temperature=temperature, max_query=read_writer_config(folder).max_query, seed=seed)
+    judged_by = None if judge is None else find_judge(judge).absolute()
+    job = ExpandJob(folder, writing, device, judge=judged_by, threshold=threshold)
+    count = run_job(context, job, collection, columns, out)
     per_passage, new = count_expansions(resolve_documents(collection, columns), out).values()
     counted = f"{per_passage:.2f} queries per passage, {new:.0%} of their terms new"
     print(f"{out}: {counted} ({min(count, COUNTED):,} passages counted), {time.monotonic() - begin:.1f} s")

@@ -26,7 +26,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.compute import CPU_BUDGET, Compute
-from rankwell.papers.doc2query.writer import Decoder, EncodedPassages, KeyValueCache, Memory, QueryWriter, passage_grid
+from rankwell.papers.doc2query.writer import Decoder, KeyValueCache, Memory, QueryWriter, passage_grid
 from rankwell.rank.vector_search import top_k
 
 MOST_LANES = 8
@@ -74,14 +74,14 @@ class DecodingTokens:
 
 
 def sample(
-    decoder: Decoder, passages: EncodedPassages, special: DecodingTokens, options: WritingOptions, uniforms: Tensor
+    decoder: Decoder, memories: list[Memory], special: DecodingTokens, options: WritingOptions, uniforms: Tensor
 ) -> Tensor:
     """Sample queries, (B, n, steps): pieces, then ``special.end`` up to the last step.
 
     ``uniforms`` (B, n, steps) are random numbers in [0, 1), one for each piece.
     """
     batch, n, steps = uniforms.shape
-    running = _Rows(decoder, passages, special, n, steps)
+    running = _Rows(decoder, memories, special, n, steps)
     written = torch.full((batch * n, steps), special.end, dtype=torch.int64, device=uniforms.device)
     numbers = uniforms.reshape(batch * n, steps)
     alive = torch.arange(batch * n, device=uniforms.device)  # the rows that are still computed
@@ -110,12 +110,10 @@ def sample(
 class _Rows:
     """The rows of a batch while their queries are written: the newest piece of each, and the cached states."""
 
-    def __init__(
-        self, decoder: Decoder, passages: EncodedPassages, special: DecodingTokens, per_passage: int, steps: int
-    ):
-        rows, device = passages.states.shape[0] * per_passage, passages.states.device
+    def __init__(self, decoder: Decoder, memories: list[Memory], special: DecodingTokens, per_passage: int, steps: int):
+        rows, device = len(memories[0].keys) * per_passage, memories[0].keys.device
         self._decoder, self._special = decoder, special
-        self._memories: list[Memory] = decoder.remember(passages)
+        self._memories = memories
         self._past: list[KeyValueCache] = decoder.start_past(rows, steps)
         self._banned = torch.tensor(special.banned, dtype=torch.int64, device=device)
         self.tokens = torch.full((rows, 1), special.begin, dtype=torch.int64, device=device)
@@ -204,11 +202,11 @@ class Writer:
 
     def _write_batch(self, sequences: Sequences, names: Sequence[str], n: int) -> NDArray[np.int64]:
         slots, real = (torch.from_numpy(part).to(self.device) for part in passage_grid(sequences.ends))
-        passages = self.model.read(*self._compute.place(sequences), slots, real)
+        memories = self.model.read(*self._compute.place(sequences), slots, real)
         options = self.options
         drawn = np.stack([_uniforms(options.seed, name, n, options.max_query) for name in names])
         uniforms = torch.from_numpy(drawn).to(self.device)
-        tokens = sample(self.model.decoder, passages, self._special, options, uniforms)
+        tokens = sample(self.model.decoder, memories, self._special, options, uniforms)
         written: NDArray[np.int64] = tokens.cpu().numpy()
         return written
 

@@ -7,33 +7,29 @@ stays as it is, so a re-ranker reads no generated text. Without judgments, the q
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from rankwell.core.arrays import Scores
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.shards import Shards, Workers, map_shards, open_shards
+from rankwell.core.shards import ShardWork
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import write_qrels, write_queries
-from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.formats.texts import Expansion, expansion_line, read_expansions
 from rankwell.corpus.records import Document, Qrels, Query
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
-from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, model_digest
-from rankwell.papers.doc2query.judge import RankerJudge
-from rankwell.rank.requests import check_output, enrich
+from rankwell.papers.shared.passages import PassageJob
 
 if TYPE_CHECKING:
     from rankwell.papers.doc2query.decoding import WritingOptions
 
-SHARD_SIZE = 1024
 THRESHOLD = 0.5
 """The lowest probability of relevance that a judge accepts."""
 COUNTED = 2000
@@ -83,84 +79,59 @@ def find_writer(model: str | Path) -> Path:
     return folder
 
 
+def find_judge(model: str | Path) -> Path:
+    """The folder of a ranker that judges written queries; raises if there is none."""
+    folder = find_model(model)
+    if not (folder / "config.json").is_file():
+        raise InputError(folder, None, "not a ranker's folder (it has no config.json); expected that of the judge")
+    return folder
+
+
+def open_judge(folder: Path, device: str | None) -> Judge:
+    """Load a ranker as a judge."""
+    from rankwell.rank.ranker import Ranker
+
+    ranker = Ranker.from_pretrained(folder, engine={} if device is None else {"device": device})
+    return lambda pairs: ranker.predict(pairs, activation="probability")
+
+
 @dataclass(frozen=True)
-class ExpandJob:
-    """Writes queries for each document of a store; they are shards of jsonl in ``folder``."""
+class ExpandJob(PassageJob):
+    """Writes queries for documents."""
 
-    store: Path
-    model: Path
-    folder: Path
     options: WritingOptions
-    judge: RankerJudge | None = None
+    judge: Path | None = None
     threshold: float = THRESHOLD
-    device: str | None = None
-    shard_size: int = SHARD_SIZE
 
-    def prepare(self) -> Shards:
-        """Tokenise the texts once, for all workers."""
-        store = DocumentStore.open(self.store)
-        StoredTokens.open(store.documents, Tokenizer.open(self.model))
-        config = {**_digests(self.model, self.judge), **asdict(self.options), "threshold": self.threshold}
-        return Shards(self.folder, len(store), self.shard_size, config)
+    shards = "queries"
+    description = "writing queries"
 
-    def work(self, shards: Shards) -> None:
-        """Load the models and write queries for shards until none is left."""
-        open_shards(shards)
-        if not shards.pending():
-            return
+    def models(self) -> dict[str, str | None]:
+        """Digests of the writer and the judge."""
+        return {**super().models(), "judge": None if self.judge is None else model_digest(self.judge)}
+
+    def settings(self) -> dict[str, Any]:
+        """How queries are written and judged."""
+        return {**super().settings(), "threshold": self.threshold}
+
+    def open(self, store: DocumentStore) -> ShardWork:
+        """Load the models; returns what writes the queries of documents."""
         from rankwell.papers.doc2query.checkpoints import load_writer
         from rankwell.papers.doc2query.decoding import Writer
 
         model, tokenizer, config = load_writer(self.model)
         writer = Writer(model, tokenizer, config.max_length, self.options, device=self.device)
-        judge = None if self.judge is None else self.judge.open(self.device)
-        store, analyzer = DocumentStore.open(self.store), Analyzer.english()
-        tokens = StoredTokens.open(store.documents, tokenizer)
+        judge = None if self.judge is None else open_judge(self.judge, self.device)
+        analyzer, tokens = Analyzer.english(), StoredTokens.open(store.documents, tokenizer)
 
         def write(items: range, file: IO[bytes]) -> None:
             numbers, docids = np.asarray(items, np.int64), store.docids.strings(items)
             written, texts = writer.write(tokens.at(numbers), docids), store.texts_at(numbers)
             filtered = filter_queries(written, texts, judge=judge, threshold=self.threshold, analyzer=analyzer)
             for docid, queries in zip(docids, filtered, strict=True):
-                file.write(expansion_line(shards.folder, Expansion(docid, queries)).encode("utf-8"))
+                file.write(expansion_line(self.folder, Expansion(docid, queries)).encode("utf-8"))
 
-        map_shards(shards, write, description="writing queries")
-
-
-def expand_collection(
-    collection: str,
-    model: Path,
-    out: Path,
-    options: WritingOptions,
-    judge: RankerJudge | None = None,
-    threshold: float = THRESHOLD,
-    *,
-    device: str | None = None,
-    shard_size: int = SHARD_SIZE,
-    columns: Columns | None = None,
-    workers: Workers | None = None,
-) -> int:
-    """``rankwell expand COLLECTION``: write a file of expansions and return the number of passages.
-
-    ``columns`` are the fields of the collection, if it is a file.
-    """
-    check_output(out, device, workers)
-    model = find_writer(model).absolute()
-    return enrich(
-        collection,
-        columns,
-        out,
-        lambda texts, folder: ExpandJob(texts, model, folder, options, judge, threshold, device, shard_size),
-        shards="queries",
-        models=_digests(model, judge),
-        settings=asdict(options) | {"threshold": threshold},
-        workers=workers,
-        description="writing queries",
-    )
-
-
-def _digests(model: Path, judge: RankerJudge | None) -> dict[str, str | None]:
-    return {"model": model_digest(model), "judge": None if judge is None else judge.digest()}
+        return write
 
 
 def count_expansions(documents: Iterable[Document], path: Path) -> dict[str, float]:

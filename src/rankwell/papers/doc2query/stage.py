@@ -37,7 +37,8 @@ from rankwell.papers.doc2query.decoding import WritingOptions
 from rankwell.papers.doc2query.expansion import ExpandJob, count_expansions
 from rankwell.papers.doc2query.options import Doc2queryOptions
 from rankwell.papers.doc2query.writer import passage_grid, query_grid
-from rankwell.plots.pictures import words_and_gaps, write_page
+from rankwell.papers.shared.examples import write_examples
+from rankwell.plots.pictures import words_and_gaps
 from rankwell.retrieve.builder import combine_weights
 from rankwell.retrieve.index import Index
 from rankwell.training.first_stage import (
@@ -225,8 +226,7 @@ def _expand(work: Work, options: Doc2queryOptions, folder: Path, device: str) ->
     """Write the queries of all passages; several processes share the work."""
     writing = WritingOptions(options.n, options.top_k, options.temperature, options.max_query, work.seed)
     store, shards = work.data.collection.store.folder, folder / "shards"
-    job = ExpandJob(store, folder / "model", shards, writing, device=device, shard_size=options.shard)
-    return do(job)
+    return do(ExpandJob(folder / "model", writing, device, options.shard, store, shards))
 
 
 def _index(work: Work, folder: Path, weighing: FinishedStage | None) -> Index:
@@ -247,16 +247,6 @@ def _index(work: Work, folder: Path, weighing: FinishedStage | None) -> Index:
 # Examples as a page
 
 
-@dataclass(frozen=True)
-class ExpandedText:
-    """A passage with the queries generated for it; ``asked`` are real queries that it answers."""
-
-    docid: str
-    text: str
-    queries: tuple[str, ...]
-    asked: tuple[str, ...] = ()
-
-
 def mark_new_words(query: str, passage: str, analyzer: Analyzer | None = None) -> str:
     """The query as HTML; words whose stem the passage does not have are marked.
 
@@ -269,32 +259,22 @@ def mark_new_words(query: str, passage: str, analyzer: Analyzer | None = None) -
     return "".join(t if word is None or word.term in known else f"<span class=n>{t}</span>" for t, word in parts)
 
 
-def write_expansions_page(passages: Sequence[ExpandedText], path: str | Path, *, title: str = "Expansions") -> None:
-    """Write a page of passages, each beside the queries generated for it."""
+def beside_queries(text: str, queries: Sequence[str]) -> str:
+    """A passage as HTML, beside the queries written for it."""
     analyzer = Analyzer.english()
-    body = ["<p class=q>Marked words are not in the passage: an index without them could not find it by them.</p>"]
-    for passage in passages:
-        items = "".join(f"<li>{mark_new_words(query, passage.text, analyzer)}</li>" for query in passage.queries)
-        body.append(f"<h2>{html.escape(passage.docid)}</h2>")
-        body += [f"<p class=q>{html.escape(query)}</p>" for query in passage.asked]
-        body.append(f"<div class=row><p>{html.escape(passage.text)}</p><ul>{items}</ul></div>")
-    write_page(path, title, body)
+    items = "".join(f"<li>{mark_new_words(query, text, analyzer)}</li>" for query in queries)
+    return f"<div class=row><p>{html.escape(text)}</p><ul>{items}</ul></div>"
 
 
 def _show(work: Work, queries: Sequence[Query], folder: Path) -> None:
     """Write a page of passages that answer the held-out queries, with the queries written for them."""
     questions = questions_of(work, queries)
-    written = {
-        expansion.docid: expansion.queries
-        for expansion in read_expansions(folder / EXPANSIONS)
-        if expansion.docid in questions
-    }
+    expansions = (each for each in read_expansions(folder / EXPANSIONS) if each.docid in questions)
+    written = {expansion.docid: expansion.queries for expansion in expansions}
     texts = work.data.collection.store.texts(list(questions))
-    shown = [
-        ExpandedText(docid, text, written[docid], questions[docid])
-        for docid, text in zip(questions, texts, strict=True)
-    ]
-    write_expansions_page(shown, folder / "expansions.html")
+    about = "Marked words are not in the passage: an index without them could not find it by them."
+    shown = map(beside_queries, texts, (written[docid] for docid in questions))
+    write_examples(folder / "expansions.html", "Expansions", about, questions, shown)
 
 
 STAGES.register("doc2query")(

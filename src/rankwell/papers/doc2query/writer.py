@@ -28,16 +28,8 @@ from rankwell.models.spec import EncoderConfig
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedPassages:
-    """The encoder's output: ``states`` (B, L, H), and ``real`` (B, 1, 1, L), which is false at padding."""
-
-    states: Tensor
-    real: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class Memory:
-    """Passages as one layer of the decoder sees them: keys and values (B, heads, L, d), and which are real."""
+    """Passages as one layer of the decoder sees them: keys and values (B, heads, L, d), and ``real`` (B, 1, 1, L)."""
 
     keys: Tensor
     values: Tensor
@@ -96,12 +88,12 @@ class WritingLayer(Layer):
                 getattr(self.cross_mix, part).copy_(getattr(self.mix, part))
                 getattr(self.cross_norm, part).copy_(getattr(self.mix_norm, part))
 
-    def remember(self, passages: EncodedPassages) -> Memory:
-        """The passages' keys and values for this layer."""
-        batch, longest, _ = passages.states.shape
-        both = self.cross_keys_values(passages.states).view(batch, longest, 2, self.heads, -1)
+    def remember(self, states: Tensor, real: Tensor) -> Memory:
+        """The keys and values of passages for this layer, from the encoder's states (B, L, H)."""
+        batch, longest, _ = states.shape
+        both = self.cross_keys_values(states).view(batch, longest, 2, self.heads, -1)
         keys, values = both.permute(2, 0, 3, 1, 4)
-        return Memory(keys, values, passages.real)
+        return Memory(keys, values, real)
 
     def write(self, x: Tensor, memory: Memory, past: KeyValueCache | None = None) -> Tensor:
         """(R, M, H) → (R, M, H). With ``past``, ``x`` is one new piece per row and ``past`` has those before it."""
@@ -144,9 +136,9 @@ class Decoder(Encoder):
         """The layers."""
         return [layer for layer in self.layers if isinstance(layer, WritingLayer)]
 
-    def remember(self, passages: EncodedPassages) -> list[Memory]:
-        """The passages as each layer sees them."""
-        return [layer.remember(passages) for layer in self.writing_layers]
+    def remember(self, states: Tensor, real: Tensor) -> list[Memory]:
+        """Passages as each layer sees them; ``real`` (B, 1, 1, L) is false at padding."""
+        return [layer.remember(states, real) for layer in self.writing_layers]
 
     def states(self, tokens: Tensor, memories: list[Memory], past: list[KeyValueCache] | None = None) -> Tensor:
         """The last states (R, M, H) of ``tokens`` (R, M); with ``past``, of the next token of each row (R, 1)."""
@@ -178,13 +170,15 @@ class QueryWriter(nn.Module):
 
     def read(
         self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed, slots: Tensor, real: Tensor
-    ) -> EncodedPassages:
-        """Encode a packed batch. ``slots`` (B, L) is the packed row of each place of the grid (any row at padding),
-        ``real`` (B, L) is false at padding.
+    ) -> list[Memory]:
+        """Encode a packed batch as each layer of the decoder sees it.
+
+        ``slots`` (B, L) is the packed row of each place of the grid (any row at padding), ``real`` (B, L) is false at
+        padding.
         """
         states = self.encoder(tokens, segments, positions, layout, first_only=False)
         grid = states.index_select(0, slots.flatten()).view(*slots.shape, -1)
-        return EncodedPassages(grid, real[:, None, None, :])
+        return self.decoder.remember(grid, real[:, None, None, :])
 
     def forward(
         self,
@@ -198,8 +192,8 @@ class QueryWriter(nn.Module):
         rows: Tensor,
     ) -> Tensor:
         """The logits of the next pieces, at ``rows`` (K,) of the flattened grid of ``queries`` (B, M)."""
-        passages = self.read(tokens, segments, positions, layout, slots, real)
-        states = self.decoder.states(queries, self.decoder.remember(passages))
+        memories = self.read(tokens, segments, positions, layout, slots, real)
+        states = self.decoder.states(queries, memories)
         return self.decoder.logits(states.flatten(0, 1).index_select(0, rows))
 
 

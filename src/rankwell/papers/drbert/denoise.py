@@ -31,7 +31,7 @@ from rankwell.training.data.candidates import Mask, TrainingCandidates, write_ca
 from rankwell.training.data.sampling import draw, split_folds
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, FinishedStage, StageKind, StageResult, Work, write_once
-from rankwell.training.stage_options.rankers import PointwiseOptions
+from rankwell.training.stage_options.ranking import PointwiseOptions
 from rankwell.training.stages.shared import load_ranker, ranker_tokens, train_ranker, training_candidates
 
 Probabilities = NDArray[np.float32]

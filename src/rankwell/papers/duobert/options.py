@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from rankwell.training.options import STAGE_OPTIONS
-from rankwell.training.stage_options.rankers import ListOptions
+from rankwell.training.stage_options.ranking import ListOptions
 
 if TYPE_CHECKING:
     from rankwell.papers.duobert.ranker import PairwiseOptions

@@ -19,7 +19,7 @@ from rankwell.core.files import atomic_text
 from rankwell.evaluation.significance import holm, student_t_p
 from rankwell.evaluation.tables import Cell, Table, name_cell
 from rankwell.training.options import Options
-from rankwell.training.results import FIRST_STAGE
+from rankwell.training.recipe_results import FIRST_STAGE
 
 Seeds = Mapping[int, Values]
 """The values of a row by seed, each with the same queries in the same order."""

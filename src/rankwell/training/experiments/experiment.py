@@ -32,7 +32,7 @@ from rankwell.evaluation.breakdowns import Groups
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.training.data.prepare import Prepared, prepare
 from rankwell.training.experiments.claims import claims_table, write_values
-from rankwell.training.experiments.tables import (
+from rankwell.training.experiments.suite_tables import (
     DEV,
     ExperimentTables,
     Measured,
@@ -57,7 +57,7 @@ from rankwell.training.experiments.variants import (
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_files import SAMPLE_FOLDER, find_recipe
 from rankwell.training.recipe_reader import Override, build_recipe, problem_of, read_yaml, value_at
-from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
+from rankwell.training.recipe_results import FIRST_STAGE, evaluate_split, measures_of
 from rankwell.training.run import Say, plan_recipe, run_recipe
 from rankwell.training.stage import process_count, process_number, stage_kinds
 from rankwell.training.stage_store import PlannedStage

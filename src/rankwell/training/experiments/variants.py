@@ -20,11 +20,11 @@ from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.training.data.prepare import Collection, Prepared, Split, open_collection, open_split
 from rankwell.training.experiments.claims import Claim
-from rankwell.training.experiments.tables import DEV, GroupKind, file_name
+from rankwell.training.experiments.suite_tables import DEV, GroupKind, file_name
 from rankwell.training.first_stage import search_split
 from rankwell.training.options import Options
 from rankwell.training.recipe import Recipe
-from rankwell.training.results import evaluate_split, measures_of
+from rankwell.training.recipe_results import evaluate_split, measures_of
 from rankwell.training.run import Say, Trained, measured_run, run_recipe
 from rankwell.training.stage import process_count, process_number
 

@@ -18,7 +18,7 @@ from rankwell.core.manifest import write_json
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.breakdowns import cut_candidates
 from rankwell.evaluation.compare import compare
-from rankwell.evaluation.tuning import Tuned
+from rankwell.evaluation.cross_validation import Tuned
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Computing, chosen_device
@@ -30,7 +30,7 @@ from rankwell.rank.rankers import WORDS
 from rankwell.rank.system import System
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
-from rankwell.retrieve.tune import built_with, choose_analyzer, tune_bm25
+from rankwell.retrieve.bm25_tuning import built_with, choose_analyzer, tune_bm25
 from rankwell.training.fit import plans
 from rankwell.training.fit.engine_runs import only
 from rankwell.training.fit.plans import DEPTHS, encoder_of

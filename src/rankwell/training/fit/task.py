@@ -19,8 +19,8 @@ from rankwell.models.devices import Computing, chosen_device
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.passage_vectors import PassageVectors, PassageWords
 from rankwell.rank.rankers import open_encoder
+from rankwell.retrieve.bm25_tuning import other_analyzers
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.tune import other_analyzers
 from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.engine_runs import engine_run
 from rankwell.training.fit.headings import Kind

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
-from rankwell.training.stage_options.rankers import ListwiseOptions
+from rankwell.training.stage_options.ranking import ListwiseOptions
 from rankwell.training.stages.shared import check_lists, fit, load_one_score, measure_ranker, start_of
 
 

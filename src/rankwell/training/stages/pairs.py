@@ -27,10 +27,10 @@ from rankwell.training.first_stage import FOLDS, check_held_out, current_first_s
 from rankwell.training.loop.contrastive import PairTask
 from rankwell.training.loop.loop import train
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.results import measure_of
+from rankwell.training.recipe_results import measure_of
 from rankwell.training.stage import StageResult, Work, process_number, stage_kinds
 from rankwell.training.stage_options.first_stages import PairOptions
-from rankwell.training.stage_options.rankers import ListOptions
+from rankwell.training.stage_options.ranking import ListOptions
 from rankwell.training.stages.shared import training_candidates
 
 POOL_DEPTH = 20

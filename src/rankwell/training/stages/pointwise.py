@@ -7,7 +7,7 @@ from pathlib import Path
 from rankwell.core.errors import RankwellError
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
-from rankwell.training.stage_options.rankers import PointwiseOptions
+from rankwell.training.stage_options.ranking import PointwiseOptions
 from rankwell.training.stages.shared import check_lists, fit, load_ranker, measure_ranker, start_of
 
 

@@ -37,9 +37,9 @@ from rankwell.training.loop.losses import Loss, make_loss
 from rankwell.training.loop.task import RankingTask
 from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.results import measure_of
+from rankwell.training.recipe_results import measure_of
 from rankwell.training.stage import StageResult, Work, stage_kinds
-from rankwell.training.stage_options.rankers import DevOptions, ListOptions
+from rankwell.training.stage_options.ranking import DevOptions, ListOptions
 
 Validate = Callable[[nn.Module], Mapping[str, float]]
 

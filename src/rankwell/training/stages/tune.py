@@ -31,10 +31,10 @@ from rankwell.core.manifest import write_json
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.compare import compare_evaluations
+from rankwell.evaluation.cross_validation import Tuned
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.significance import mean_intervals
 from rankwell.evaluation.tables import as_markdown, comparison_table, contrast_table
-from rankwell.evaluation.tuning import Tuned
 from rankwell.inputs.windows import Windows, parse_aggregate
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.card import link_model
@@ -45,13 +45,13 @@ from rankwell.rank.fusion import PARTS as FUSED
 from rankwell.rank.fusion import Shares
 from rankwell.rank.tuning import WindowSetting, fuse_windows, share_grid, tune_windows, weight_grid, window_grid
 from rankwell.rank.window_scores import WindowScores
-from rankwell.retrieve.tune import parse_values
+from rankwell.retrieve.bm25_tuning import parse_values
 from rankwell.training.first_stage import find_encoder
 from rankwell.training.options import FIRST_STAGE_ENCODER, START
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.results import FIRST_STAGE, RERANK, evaluate_split, measure_of, measures_of
+from rankwell.training.recipe_results import FIRST_STAGE, RERANK, evaluate_split, measure_of, measures_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number, stage_kinds
-from rankwell.training.stage_options.rankers import TuneOptions, WindowsOptions
+from rankwell.training.stage_options.ranking import TuneOptions, WindowsOptions
 from rankwell.training.stages.shared import check_folds
 from rankwell.training.stages.windows import window_scores
 

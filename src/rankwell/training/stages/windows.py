@@ -17,7 +17,7 @@ from rankwell.rank.ranker import Ranker
 from rankwell.rank.window_scores import WindowScores, score_windows
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work, process_number
-from rankwell.training.stage_options.rankers import WindowsOptions
+from rankwell.training.stage_options.ranking import WindowsOptions
 from rankwell.training.stages.shared import check_ranker
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rankwell.core.errors import RankwellError
-from rankwell.evaluation.tuning import Tuned
+from rankwell.evaluation.cross_validation import Tuned
 
 
 def tuned(values: list[list[float]] | np.ndarray, folds: int, seed: int = 0) -> Tuned[int]:

@@ -17,9 +17,9 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, have_identifiers
 from rankwell.corpus.records import Qrels, Query, Run
+from rankwell.evaluation.cross_validation import Tuned, check_folds
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measure
-from rankwell.evaluation.tuning import Tuned, check_folds
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.merging import live_documents

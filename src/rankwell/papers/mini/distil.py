@@ -25,15 +25,15 @@ from rankwell.corpus.records import Run
 from rankwell.evaluation.notation import parse_measures
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
+from rankwell.papers.mini.options import DistilOptions
+from rankwell.papers.mini.synthetic import synthetic_queries
 from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
 from rankwell.training.data.sampling import Lists, Plan, TrainingSet, draw
-from rankwell.training.data.synthetic import synthetic_queries
 from rankwell.training.data.teachers import BiEncoderTeacher, Teacher, load_teachers, store_arrays, teach
 from rankwell.training.loop.loop import CollapseGuard, train
 from rankwell.training.loop.losses import make_loss
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work, write_once
-from rankwell.training.stage_options.rankers import DistilOptions
 from rankwell.training.stages.shared import load_one_score, measure_ranker, ranker_tokens, ranking_validation
 
 EVERY_EPOCH = -1

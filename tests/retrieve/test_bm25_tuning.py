@@ -7,11 +7,11 @@ import pytest
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.records import Qrels, Query
+from rankwell.evaluation.cross_validation import Tuned
 from rankwell.evaluation.evaluate import evaluate
-from rankwell.evaluation.tuning import Tuned
 from rankwell.retrieve.bm25 import BM25
+from rankwell.retrieve.bm25_tuning import as_point, grid_table, parse_values, tune_bm25
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.tune import as_point, grid_table, parse_values, tune_bm25
 
 # Values to try
 

@@ -21,10 +21,10 @@ from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.foreign import PairModel
+from rankwell.papers.mini.options import AverageOptions
 from rankwell.training.options import START
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work, process_number
-from rankwell.training.stage_options.rankers import AverageOptions
 from rankwell.training.stages.shared import load_one_score, measure_ranker
 
 Loaded = tuple[PairModel, Tokenizer, RankerConfig]

@@ -27,16 +27,16 @@ from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import new_cross_encoder, save_checkpoint
 from rankwell.models.encoder import Encoder
 from rankwell.models.spec import EncoderConfig
+from rankwell.papers.mini import distil, filter
+from rankwell.papers.mini.distil import TeacherQueries, merge, teacher_lists
+from rankwell.papers.mini.filter import keep_below_relevant, standard_scores
+from rankwell.papers.mini.options import DistilOptions
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import Names, TrainingCandidates
 from rankwell.training.data.teachers import BiEncoderTeacher, load_teachers
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
-from rankwell.training.stage_options.rankers import DistilOptions
-from rankwell.training.stages import distil, filter
-from rankwell.training.stages.distil import TeacherQueries, merge, teacher_lists
-from rankwell.training.stages.filter import keep_below_relevant, standard_scores
 
 DISTIL: dict[str, Any] = {
     "epochs": 20,

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
+from rankwell.papers.mini.options import FilterOptions
 from rankwell.training.data.candidates import TrainingCandidates, write_candidates
 from rankwell.training.data.teachers import Teacher, load_teachers
 from rankwell.training.first_stage import find_encoder
 from rankwell.training.options import FIRST_STAGE_ENCODER, RANKER
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work, write_once
-from rankwell.training.stage_options.rankers import FilterOptions
 from rankwell.training.stages.shared import check_ranker, training_candidates
 
 
