@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from rankwell.core.errors import RankwellError
-from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
+from rankwell.corpus.lexicon import Lexicon
+from rankwell.training.data.candidates import UNJUDGED, TrainingCandidates
 from rankwell.training.data.sampling import Plan, draw, split_folds
 
 SEED = 7
@@ -29,9 +30,8 @@ def make(*queries: tuple[int, int], shuffle: bool = False) -> TrainingCandidates
         for begin, end in zip(ends - sizes.sum(axis=1), ends, strict=True):
             grades[begin:end] = random.permutation(grades[begin:end])
     documents = np.arange(len(grades)) * 5 + 1
-    docids = Names(documents, tuple(f"d{number}" for number in documents))
     scores = -np.arange(len(grades), dtype=np.float32)
-    return TrainingCandidates(tuple(f"q{i}" for i in range(len(queries))), ends, documents, grades, scores, docids)
+    return TrainingCandidates(tuple(f"q{i}" for i in range(len(queries))), ends, documents, grades, scores, Lexicon())
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=6)

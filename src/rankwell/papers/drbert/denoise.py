@@ -126,7 +126,7 @@ class Audit:
         order = self._listed(most)
         for begin in track(range(0, len(order), _ROWS_AT_A_TIME), "writing the audit", unit="batches"):
             some = order[begin : begin + _ROWS_AT_A_TIME]
-            docids = self.candidates.names(self.candidates.documents[some])
+            docids = self.candidates.docids.strings(self.candidates.documents[some])
             qids = [self.candidates.qids[row] for row in rows[some]]
             columns = zip(qids, docids, self.p[some], self.reasons[some].tolist(), texts.texts(docids), strict=True)
             for qid, docid, p, reason, text in columns:
@@ -178,7 +178,7 @@ def _checked(candidates: TrainingCandidates, p: NDArray[np.floating]) -> Probabi
     if wrong.any():
         worst = int(wrong.argmax())
         row = int(np.searchsorted(candidates.ends, worst, side="right"))
-        document = candidates.names(candidates.documents[[worst]])[0]
+        document = candidates.docids.strings(candidates.documents[[worst]])[0]
         pair = f"document {document!r} of query {candidates.qids[row]!r}"
         raise RankwellError(f"p(relevant) of {pair} is {p[worst]:g}, expected a probability between 0 and 1")
     return p.astype(np.float32)
@@ -247,7 +247,7 @@ def _probabilities(work: Work, model: Path, candidates: TrainingCandidates) -> N
     """p(relevant) of each candidate by a trained ranker."""
     ranker = Ranker.from_pretrained(model, engine=work.engine)
     begins = candidates.ends - candidates.lengths
-    docids = candidates.names(candidates.documents)
+    docids = candidates.docids.strings(candidates.documents)
     spans = list(zip(candidates.qids, begins.tolist(), candidates.ends.tolist(), strict=True))
     # Any score will do: what counts is which documents there are.
     run = Run({qid: Ranking.of(docids[b:e], np.zeros(e - b, np.float32)) for qid, b, e in spans})

@@ -29,7 +29,7 @@ from rankwell.models.new_heads import start_listwise_head
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import Reranker
-from rankwell.training.data.candidates import Selection, TrainingCandidates
+from rankwell.training.data.candidates import TrainingCandidates
 from rankwell.training.data.sampling import Lists, TrainingSet, draw
 from rankwell.training.first_stage import find_encoder
 from rankwell.training.loop.loop import CollapseGuard, Progress, train
@@ -101,12 +101,13 @@ def training_candidates(work: Work, options: ListOptions | None = None) -> Train
     depth, found_only = options.depth, options.found_only
     if found_only == "auto" and work.data.collection.dataset.negatives(split.name):
         found_only = False  # no search has found the relevant documents of examples that bring their own negatives
+    candidates_of = partial(
+        TrainingCandidates.of, split.queries, split.qrels, documents=documents, level=level, found_only=found_only
+    )
     if work.candidates is not None:
-        selection = Selection(level, depth, found_only)
-        return TrainingCandidates.of(split.queries, split.qrels, read_run(work.candidates), documents, selection)
-    selection = Selection(level, depth or work.recipe.first_stage.depth, found_only)
+        return candidates_of(read_run(work.candidates), depth=depth)
     judgments = f"the judgments of the split {split.name!r}"
-    return TrainingCandidates.of(split.queries, split.qrels, split.run, documents, selection, judgments=judgments)
+    return candidates_of(split.run, depth=depth or work.recipe.first_stage.depth, judgments=judgments)
 
 
 def train_ranker(
