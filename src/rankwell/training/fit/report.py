@@ -14,7 +14,7 @@ from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import compare
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval
-from rankwell.plots.ladder import Bar, draw_costs, draw_ladder
+from rankwell.plots.fit_steps import Bar, draw_costs, draw_steps
 from rankwell.plots.pictures import page, table
 from rankwell.training.fit.climb import Climb
 from rankwell.training.fit.judge import LEVEL, interval_of, p_value
@@ -196,7 +196,7 @@ def _steps(task: FitTask, climbed: Climb) -> Iterator[str]:
         for result in climbed.results:
             mean, (low, high) = interval_of(part.head(result.count), result.run, measure)
             bars.append(Bar(result.step.title, mean, low, high, result.kept, result.milliseconds))
-        yield draw_ladder(bars, measure)
+        yield draw_steps(bars, measure)
     heads = ["step", measure, "gain", "p", "ms a query", "made in"]
     yield table(heads, [_tried_cells(tried, task) for tried in climbed.tried])
     if not len(part):
