@@ -122,7 +122,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     tried: list[Result | Skipped] = [own] if theirs is None else [theirs, own]
     steps, told = all_steps(task), False
     for place, step in enumerate(steps):
-        task.timer.left = min(task.timer.left, clock.left)
+        task.speed.left = min(task.speed.left, clock.left)
         if not step.quick and not told:
             told = True
             late = [skipped.step for skipped in tried if isinstance(skipped, Skipped) and skipped.late]

@@ -25,7 +25,7 @@ from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.engine_runs import engine_run
 from rankwell.training.fit.headings import Kind
 from rankwell.training.fit.schedule import LISTWISE
-from rankwell.training.fit.speed import TIMED_STEPS, TIMING, Rates, Timer, mean_words, measure_ranker
+from rankwell.training.fit.speed import TIMED_STEPS, TIMING, Speed
 from rankwell.training.fit.split import CHOOSE, FIT, Part, Parts, divide, open_data, write_parts
 from rankwell.training.loop.log import read_metrics
 from rankwell.training.recipe_reader import build_recipe
@@ -91,28 +91,13 @@ class FitTask:
         return engine_run(self.runs, self.dataset, self.parts, self.index)
 
     @cached_property
-    def timer(self) -> Timer:
-        """Measures how fast models are here, in a part of the time."""
-        return Timer(60 * self.minutes * TIMING)
-
-    def rates(self, encoder: str) -> Rates:
-        """How fast texts become vectors of a bi-encoder here."""
-        how = (self.index, self.parts, encoder, self.device, self.timer.each)
-        return self.timer.once(("vectors", encoder), lambda: Rates.measure(*how))
-
-    def pairs_a_second(self, start: str) -> float:
-        """How fast a model reads pairs here in the precision of training."""
-        how = (self.index, self.parts, start, self.device, self.timer.each)
-        return self.timer.once(("pairs", start), lambda: Rates.measure(*how, training=True).pairs)
-
-    def scored_a_second(self, model: str, words: bool) -> float:
-        """How fast a re-ranker scores pairs here, or a bi-encoder by its word vectors."""
-        how = (self.index, self.parts, model, self.device, self.timer.each)
-        return self.timer.once(("scores", model, f"{words}"), lambda: measure_ranker(*how, words=words))
+    def speed(self) -> Speed:
+        """How fast models are here, measured in a part of the time."""
+        return Speed(self.index, self.parts, self.device, 60 * self.minutes * TIMING)
 
     def trained_a_second(self, start: str) -> float:
         """How many pairs a second a re-ranker from a start is trained on here, by a few steps."""
-        return self.timer.once(("training", start), lambda: self._time_training(start))
+        return self.speed.once(("training", start), lambda: self._time_training(start))
 
     def unencoded(self, index: Index, encoder: str, kind: type[PassageVectors | PassageWords] = PassageVectors) -> int:
         """How many documents of an index have no vectors, or no word vectors, yet."""
@@ -178,7 +163,7 @@ class FitTask:
 
     def _reading(self, start: str) -> dict[str, Any]:
         """How a trained re-ranker reads: short texts whole, long ones as far as its model goes, without windows."""
-        if mean_words(self.index, self.parts) < LONG:
+        if self.speed.mean_words < LONG:
             return {}
         positions = describe(find_model(start)).dimensions().max_position_embeddings
         return {"max_length": min(512, positions), "long_documents": "cut"}
