@@ -187,8 +187,7 @@ def train_arm(recipe: Recipe, out: Path, pool: Path, device: str | None) -> dict
 def dev_run(done: FinishedStage, base: Split) -> tuple[Split, Run]:
     """Dev and a stage's run of it, with candidates of the first stage that was fitted before it, if one was."""
     work = done.work
-    learned = next((d.result.first_stage for d in reversed(work.done) if d.result.first_stage), None)
-    depth = work.recipe.first_stage.depth
+    learned, depth = work.first_stage, work.recipe.first_stage.depth
     split = base if learned is None else search_split(base, learned, depth, work.device)
     there = replace(work, prepared=replace(work.data, dev=split))
     run = measured_run(there, done.stage, done.folder)

@@ -7,9 +7,8 @@ index of their own, in ``index``, and record the tuning of BM25 in ``bm25.json``
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest, write_json
 from rankwell.corpus.formats import read_run, write_run
-from rankwell.corpus.records import Qrels, Query, Ranking, Run
+from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
@@ -111,10 +110,9 @@ def tune_first_stage(
 
 def current_first_stage(work: Work) -> FirstStage:
     """What finds candidates now: the first stage that an earlier stage left, or else the recipe's."""
-    learned = next((done.result.first_stage for done in reversed(work.done) if done.result.first_stage), None)
-    if learned is None:
+    if work.first_stage is None:
         return first_stage_of(work.recipe.first_stage, work.data.index, work.device)
-    return FirstStage.open(learned, Computing(work.device))
+    return FirstStage.open(work.first_stage, Computing(work.device))
 
 
 def find_encoder(work: Work, stage: RecipeStage[Any], name: str) -> Path | None:
@@ -170,19 +168,8 @@ def search_split(split: Split, folder: Path, depth: int, device: str | None = No
     key = digest({"split": split.digest, "first stage": folder.name, "depth": depth})
     path = folder / f"first-stage-{key}.run.npz"
 
-    def search() -> Run:
+    def find() -> Run:
         write_once(path, lambda: write_run(search_learned(folder, split, depth, device), path))
         return read_run(path, name="first-stage")
 
-    return replace(split, run=_SearchedLater(search), digest=key)
-
-
-class _SearchedLater(Run):
-    """Candidates that are searched when they are first needed: after the last stage, nobody needs them."""
-
-    def __init__(self, search: Callable[[], Run]):
-        self.name, self._search = "first-stage", search
-
-    @cached_property
-    def _rankings(self) -> dict[str, Ranking]:  # type: ignore[override]
-        return dict(self._search())
+    return replace(split, find=find, digest=key)

@@ -151,7 +151,7 @@ def publish_model(model: Path, target: Path, history: Sequence[dict[str, Any]], 
         config = config.model_copy(update={"history": list(history), "figures": {**config.figures, **figures}})
     link_model(model, fresh, config)
     if target.exists():
-        # A folder cannot replace another in one step. Whoever is killed in between finds the model in its stage.
+        # A folder cannot replace another in one step. If killed in between, the model is still in its stage.
         old = temporary_name(target)
         target.rename(old)
         fresh.rename(target)

@@ -70,9 +70,8 @@ class Trained:
         lines = [f"\n{as_text(self.table)}"]
         if self.model is not None:
             lines.append(f"\nmodel: {self.model}")
-        learned = [done.result.first_stage for done in self.work.done if done.result.first_stage]
-        if learned:
-            lines.append(f"\nfirst stage: {learned[-1]}")
+        if self.work.first_stage is not None:
+            lines.append(f"\nfirst stage: {self.work.first_stage}")
         if self.work.done and (options := self.work.done[-1].result.figures.get(RERANK)):
             stages = self.work.done[-1].folder.parent
             options = options.replace(f"--encoder {stages.name}/", f"--encoder {stages}/")

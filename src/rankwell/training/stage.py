@@ -87,6 +87,11 @@ class Work:
         return self.prepared
 
     @property
+    def first_stage(self) -> Path | None:
+        """The folder of the first stage that was learned last; None if none was."""
+        return next((done.result.first_stage for done in reversed(self.done) if done.result.first_stage), None)
+
+    @property
     def seed(self) -> int:
         """The recipe's random seed."""
         return self.recipe.seed

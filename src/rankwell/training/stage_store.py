@@ -114,7 +114,7 @@ def run_stage(pool: Path, planned: PlannedStage, work: Work) -> StageResult:
         return wait_for(folder)
     with lock(folder, wait=process_count() == 1):
         if (result := read_finished(folder)) is not None:
-            if process_count() > 1:  # the other processes have begun the work and would wait for us in vain
+            if process_count() > 1:  # the others have begun the work and would wait forever
                 raise RankwellError(f"another run has just finished {folder}; start again")
             return result
         if process_count() == 1:  # of several, another may have begun to write

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +59,13 @@ class Split:
     name: str
     queries: tuple[Query, ...]
     qrels: Qrels
-    run: Run
+    find: Callable[[], Run]
     digest: str
+
+    @cached_property
+    def run(self) -> Run:
+        """The candidates, found when they are first needed: after the last stage, they are not."""
+        return self.find()
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +182,7 @@ def open_split(
         "relevance": recipe.data.relevance,
         "run": key,
     }
-    return Split(name, queries, qrels, candidates, digest(content))
+    return Split(name, queries, qrels, lambda: candidates, digest(content))
 
 
 def dev_name(dataset: Dataset) -> str:
