@@ -16,11 +16,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import product, takewhile
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -62,67 +62,52 @@ from rankwell.training.run import Say, plan_recipe, run_recipe
 from rankwell.training.stage import process_count, process_number, stage_kinds
 from rankwell.training.stage_store import PlannedStage
 
-T = TypeVar("T")
+Job, Done = TypeVar("Job"), TypeVar("Done")
 
 POLL_SECONDS = 0.5
 
 
-@dataclass(frozen=True, eq=False)
-class RecipeJob(Generic[T]):
-    """``work(*arguments)``, to be sent to another process; ``stages`` are the keys of its stages, in order."""
-
-    name: str
-    stages: tuple[str, ...]
-    work: Callable[..., T]
-    arguments: tuple[Any, ...]
-
-
-def must_wait(job: RecipeJob[Any], other: RecipeJob[Any], begun: Callable[[str], bool]) -> bool:
-    """Whether ``other``, which is running, has yet to finish a stage that both have.
+def must_wait(stages: Sequence[str], others: Sequence[str], begun: Callable[[str], bool]) -> bool:
+    """Whether a job that is running, with the stages ``others``, has yet to finish one that a job of ``stages`` shares.
 
     A stage's key holds those before it, so what two jobs share is a beginning. It is finished, and measured, when the
     stage after it has begun.
     """
-    shared = 0
-    for ours, theirs in zip(job.stages, other.stages, strict=False):
-        if ours != theirs:
-            break
-        shared += 1
-    if shared == 0:
-        return False
-    return shared == len(other.stages) or not begun(other.stages[shared])
+    shared = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(stages, others, strict=False))))
+    return shared > 0 and (shared == len(others) or not begun(others[shared]))
 
 
 def run_jobs(
-    jobs: Sequence[RecipeJob[T]], at_once: int, begun: Callable[[str], bool]
-) -> Iterator[tuple[RecipeJob[T], T | str]]:
-    """Yields each finished job with its result, or with an error message if its process died.
+    jobs: Sequence[tuple[Job, Sequence[str]]], work: Callable[[Job], Done], at_once: int, begun: Callable[[str], bool]
+) -> Iterator[tuple[Job, Done | str]]:
+    """Yields each finished job with the result of ``work``, or with an error message if its process died.
 
-    Jobs start in order, except those that must wait. ``begun`` says whether a stage has started.
+    A job comes with the keys of its stages, in order. Jobs start in order, except those that must wait. ``begun`` says
+    whether a stage has started.
     """
     waiting, idle = list(jobs), [_process(at_once) for _ in range(min(at_once, len(jobs)))]
-    running: dict[Future[T], tuple[RecipeJob[T], ProcessPoolExecutor]] = {}
+    running: dict[Future[Done], tuple[Job, Sequence[str], ProcessPoolExecutor]] = {}
     try:
         while waiting or running:
-            for job in list(waiting):
+            for job, stages in list(waiting):
                 if not idle:
                     break
-                if not any(must_wait(job, other, begun) for other, _ in running.values()):
-                    waiting.remove(job)
+                if not any(must_wait(stages, others, begun) for _, others, _ in running.values()):
+                    waiting.remove((job, stages))
                     process = idle.pop()
-                    running[process.submit(job.work, *job.arguments)] = (job, process)
+                    running[process.submit(work, job)] = (job, stages, process)
             finished, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
             for future in finished:
-                job, process = running.pop(future)
+                job, _, process = running.pop(future)
                 try:
-                    result: T | str = future.result()
+                    result: Done | str = future.result()
                 except BrokenProcessPool:
                     process.shutdown(wait=False)
                     process, result = _process(at_once), "its process died; is there memory for so many at once?"
                 idle.append(process)
                 yield job, result
     finally:
-        for process in [*idle, *(process for _, process in running.values())]:
+        for process in [*idle, *(process for *_, process in running.values())]:
             process.shutdown(wait=False, cancel_futures=True)
 
 
@@ -397,7 +382,7 @@ def _results(
             yield unit, train_variant(unit, suite, out, device, say)
         return
     prepared: dict[str, Prepared | None] = {}
-    waiting, by_name = [], {str(unit): unit for unit in units}
+    waiting = []
     for unit in units:
         try:
             # Each job checks its own stages: to check all of them here would leave the device idle for minutes.
@@ -405,9 +390,10 @@ def _results(
         except RankwellError as error:
             yield unit, VariantResult({}, str(error))
             continue
-        waiting.append(RecipeJob(str(unit), stages, train_variant_in_process, (unit, suite, out, device)))
-    for job, result in run_jobs(waiting, jobs, lambda key: any((out / "stages").glob(f"*-{key}"))):
-        yield by_name[job.name], VariantResult({}, result) if isinstance(result, str) else result
+        waiting.append((unit, stages))
+    work = partial(train_variant_in_process, suite=suite, out=out, device=device)
+    for unit, result in run_jobs(waiting, work, jobs, lambda key: any((out / "stages").glob(f"*-{key}"))):
+        yield unit, VariantResult({}, result) if isinstance(result, str) else result
 
 
 # Measuring
