@@ -54,6 +54,16 @@ class StageResult:
     first_stage: Path | None = None
     figures: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def places(self) -> dict[str, Path | None]:
+        """The files and folders, by what they are."""
+        return {"model": self.model, "candidates": self.candidates, "first_stage": self.first_stage}
+
+    @property
+    def missing(self) -> Path | None:
+        """One of them that is not there; None if all are."""
+        return next((place for place in self.places.values() if place is not None and not place.exists()), None)
+
 
 @dataclass(frozen=True, eq=False)
 class FinishedStage:
