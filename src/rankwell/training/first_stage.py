@@ -17,7 +17,7 @@ import numpy as np
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest, write_json
 from rankwell.corpus.formats import read_run, write_run
-from rankwell.corpus.records import Qrels, Query, Run
+from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
@@ -74,20 +74,16 @@ def check_held_out(work: Work, options: TuningOptions) -> None:
         raise RankwellError(f"{problem} (a fifth at most), expected {FOLDS} or more")
 
 
+def tuning_of(work: Work, measure: str) -> dict[str, Any]:
+    """How settings are tuned on queries that were set aside."""
+    how = {"measure": str(measure_of(work.recipe, measure)), "folds": FOLDS, "seed": work.seed}
+    return {**how, "threads": os.cpu_count() or 1}
+
+
 def tune_index(work: Work, index: Index, queries: Sequence[Query], measure: str, grid: TuningOptions) -> Tuned[BM25]:
     """BM25 tuned on some of the training queries."""
-    qrels = work.data.train.qrels
-    return tune_bm25(
-        index,
-        queries,
-        Qrels({query.qid: qrels[query.qid] for query in queries}),
-        measure=str(measure_of(work.recipe, measure)),
-        k1=parse_values(grid.k1),
-        b=parse_values(grid.b),
-        folds=FOLDS,
-        seed=work.seed,
-        threads=os.cpu_count() or 1,
-    )
+    k1, b, how = parse_values(grid.k1), parse_values(grid.b), tuning_of(work, measure)
+    return tune_bm25(index, queries, work.data.train.qrels, k1=k1, b=b, **how)
 
 
 def tune_first_stage(

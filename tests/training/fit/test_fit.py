@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,7 @@ import pytest
 from tests.training import toys
 
 pytest.importorskip("torch")
-from tests.training.fit.fitting import fitted, named, perfect, results
+from tests.training.fit.fitting import fitted, named, perfect, results, write_code
 
 from rankwell import sample
 from rankwell.core.errors import RankwellError
@@ -427,16 +426,7 @@ def test_without_time_for_all_vectors_the_best_documents_are_compared_word_by_wo
 
 
 def test_names_in_code_are_split_and_titles_weighed_where_that_is_better(tmp_path: Path, tiny_bi_encoder: Path) -> None:
-    words = ["bees", "wasps", "tea", "milk", "honey", "wax", "hive", "queen", "comb", "swarm", "drone", "pollen"]
-    pairs = list(permutations(words, 2))[:40]
-    (tmp_path / "data").mkdir()
-    documents = [{"id": f"d{n}", "text": f"calls the_{a}_of_{b}()", "title": "x"} for n, (a, b) in enumerate(pairs)]
-    (tmp_path / "data" / "collection.jsonl").write_text("\n".join(map(json.dumps, documents)))
-    (tmp_path / "data" / "queries.train.tsv").write_text(
-        "".join(f"q{n}\tcalls {a} {b}\n" for n, (a, b) in enumerate(pairs))
-    )
-    (tmp_path / "data" / "qrels.train.txt").write_text("".join(f"q{n} 0 d{n} 1\n" for n in range(len(pairs))))
-    system, said = fitted(tmp_path / "system", tiny_bi_encoder, tmp_path / "data")
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, write_code(tmp_path / "data", title="x"))
     assert "✓ titles, names in code" in said
     assert system.index.analyzer.identifiers
     assert "names in code split)" in system.describe()

@@ -29,7 +29,7 @@ from rankwell.training.fit.results import Bests, Plan, Result, Step
 from rankwell.training.fit.schedule import schedule
 from rankwell.training.fit.speed import NotTimedError, Speed, training_factor
 from rankwell.training.fit.split import Part
-from rankwell.training.fit.steps import bm25
+from rankwell.training.fit.steps import BASE
 from rankwell.training.fit.task import FitTask
 
 
@@ -142,7 +142,8 @@ def test_the_training_of_a_reranker_is_timed_by_a_few_steps_if_a_guess_will_not_
 ) -> None:
     monkeypatch.setattr(FitTask, "shipped", str(tiny_bi_encoder))
     task = FitTask(str(toys.write_data(tmp_path / "data", queries=110)), tmp_path / "system", device="cpu")
-    bests = Bests.begin(bm25(task))
+    nothing: Any = None
+    bests = Bests.begin(BASE.make(task, nothing, Plan()))
 
     def plan(left: float) -> Any:
         return plans.training_ranker(task, bests, left)

@@ -143,11 +143,11 @@ _VARIANT_NAME = re.compile(r"[^/\\\s][^/\\\n]*")
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked suite: the recipe of every column, variant and seed, and that of the start, if one is made."""
+    """A checked suite: the recipe of every column and variant with the first seed, and that of the start, if any."""
 
     suite: Suite
     baseline: str
-    columns: Mapping[str, Mapping[str, Mapping[int, Recipe]]]
+    columns: Mapping[str, Mapping[str, Recipe]]
     start: Recipe | None = None
 
     def units(self) -> Iterator[VariantRun]:
@@ -155,23 +155,19 @@ class Experiment:
         for seed in self.suite.seeds:
             for column, recipes in self.columns.items():
                 for name in sorted(recipes, key=lambda name: name != self.baseline):
-                    yield VariantRun(name, column, seed, recipes[name][seed])
+                    yield VariantRun(name, column, seed, recipes[name].model_copy(update={"seed": seed}))
 
     def started_from(self, model: Path) -> Experiment:
         """The same with all variants starting from ``model``."""
-        start = str(model.resolve())
+        start = {"start": str(model.resolve())}
         columns = {
             column: {
-                name: {seed: _put_model(recipe, start) for seed, recipe in by_seed.items()}
-                for name, by_seed in recipes.items()
+                name: recipe.model_copy(update={"model": recipe.model.model_copy(update=start)})
+                for name, recipe in recipes.items()
             }
             for column, recipes in self.columns.items()
         }
         return replace(self, columns=columns)
-
-
-def _put_model(recipe: Recipe, start: str) -> Recipe:
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"start": start})})
 
 
 def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experiment:
@@ -202,7 +198,7 @@ def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experimen
             if name is not None and name not in way.variants:
                 known = ", ".join(way.variants)
                 raise InputError(path, None, f"{key}: no variant is called {name!r} (variants: {known})")
-        columns[column] = {name: _seeds(path, suite, way, name, column, settings) for name in way.variants}
+        columns[column] = {name: _variant(path, suite, way, name, column, settings) for name in way.variants}
         if suite.axis is not None:
             _axis_values(columns[column], suite.axis, path)
     rows = {FIRST_STAGE, *(name for recipes in columns.values() for name in recipes)}
@@ -221,18 +217,6 @@ def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experimen
     return Experiment(suite, baseline, columns, start)
 
 
-def _seeds(
-    path: Path, suite: Suite, way: Column, name: str, column: str, settings: Sequence[Override]
-) -> dict[int, Recipe]:
-    """The recipe of a variant with each seed."""
-    if not _VARIANT_NAME.fullmatch(name):
-        raise InputError(path, None, f"variants: {name!r} cannot name a folder")
-    recipe = _variant(path, suite, way, name, settings)
-    measures_of(recipe, suite.measures)
-    label = label_of(name, column)
-    return {seed: recipe.model_copy(update={"seed": seed, "name": label}) for seed in suite.seeds}
-
-
 def _start(path: Path, suite: Suite, settings: Sequence[Override]) -> Recipe | None:
     """The recipe that makes the start of all variants; None if there is no text to make it from."""
     changes = dict(suite.start)
@@ -244,8 +228,10 @@ def _start(path: Path, suite: Suite, settings: Sequence[Override]) -> Recipe | N
     return build_recipe(read_yaml(base), base, [*own, *given])
 
 
-def _variant(path: Path, suite: Suite, way: Column, name: str, settings: Sequence[Override]) -> Recipe:
+def _variant(path: Path, suite: Suite, way: Column, name: str, column: str, settings: Sequence[Override]) -> Recipe:
     """The recipe of a variant. Settings of a stage that only other recipes of the suite have are left out."""
+    if not _VARIANT_NAME.fullmatch(name):
+        raise InputError(path, None, f"variants: {name!r} cannot name a folder")
     differs = dict(way.variants[name] or {})
     base = find_recipe(differs.pop(BASE, way.base), folder=path.parent)
     tree = read_yaml(base)
@@ -253,7 +239,9 @@ def _variant(path: Path, suite: Suite, way: Column, name: str, settings: Sequenc
     missing = [["stages", stage] for stage in _stages_of_bases(path, suite) - set(tree.get("stages") or ())]
     applicable = [override for override in [*shared, *settings] if override.path.split(".")[:2] not in missing]
     changes = [Override(key, value, f"{path}: variants.{name}:", path.parent) for key, value in differs.items()]
-    return build_recipe(tree, base, [*applicable, *changes])
+    recipe = build_recipe(tree, base, [*applicable, *changes])
+    measures_of(recipe, suite.measures)  # raises if one is unknown
+    return recipe.model_copy(update={"seed": suite.seeds[0], "name": label_of(name, column)})
 
 
 def _stages_of_bases(path: Path, suite: Suite) -> set[str]:
@@ -272,13 +260,13 @@ def _anchored(other: EvaluateOnOptions, base: Path) -> EvaluateOnOptions:
     return other.model_copy(update={name: os.path.abspath(base / path) for name, path in paths.items()})
 
 
-def _axis_values(recipes: Mapping[str, Mapping[int, Recipe]], axis: str, source: Path) -> dict[str, float]:
+def _axis_values(recipes: Mapping[str, Recipe], axis: str, source: Path) -> dict[str, float]:
     """The option of each variant that has it; a stage may be left out in some."""
     values: dict[str, float] = {}
     missing: RankwellError | None = None
-    for name, by_seed in recipes.items():
+    for name, recipe in recipes.items():
         try:
-            value = value_at(next(iter(by_seed.values())), axis)
+            value = value_at(recipe, axis)
         except RankwellError as error:
             missing = missing or error
             continue
@@ -356,9 +344,9 @@ def planned_stages(experiment: Experiment, out: Path) -> dict[str, list[PlannedS
 
 def _check_candidates(experiment: Experiment) -> None:
     """Raise unless the variant whose candidates all others rank learns a first stage."""
-    seed, kinds = experiment.suite.seeds[0], stage_kinds()
+    kinds = stage_kinds()
     for column, name in _sources(experiment).items():
-        if not any(kinds[stage.kind].finds for stage in experiment.columns[column][name][seed].stages):
+        if not any(kinds[stage.kind].finds for stage in experiment.columns[column][name].stages):
             raise RankwellError(f"the candidates of {name}: it learns no first stage")
 
 
@@ -408,7 +396,7 @@ class _Scoreboard:
         self.groups: dict[str, dict[str, Groups]] = {}
         self.measured: dict[str, dict[str, dict[int, Evaluation]]] = {}
         for column, recipes in experiment.columns.items():
-            recipe = recipes[experiment.baseline][suite.seeds[0]]
+            recipe = recipes[experiment.baseline]
             data = prepare(recipe, out, device=device)
             self.measures, depth = measures_of(recipe, suite.measures), recipe.evaluate.depth
             for place, collection, split in (
