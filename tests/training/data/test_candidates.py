@@ -195,10 +195,7 @@ def test_a_clean_set_warns_of_nothing() -> None:
 def test_a_training_set_has_the_queries_of_its_candidates(tiny_tokenizer: Path) -> None:
     tokenizer = Tokenizer.open(tiny_tokenizer)
     queries = [Query("p", "what is honey", "entity"), Query("q", "who was the king"), Query("r", "how many", "NUMERIC")]
-    store = DocumentStore.of_texts({"a": "bees", "b": "a bank"})
-    documents = StoredTokens.open(store.documents, tokenizer)
-    qrels = Qrels({"r": {"a": 1}, "q": {"b": 1}, "p": {"a": 1}})
-    candidates = TrainingCandidates.of(queries, qrels, ranked(p="ab", q="ab", r="ab"), store)
+    documents = StoredTokens.open(DocumentStore.of_texts({"a": "bees", "b": "a bank"}).documents, tokenizer)
 
     def words(row: int) -> list[str]:
         return tokenizer.token_names(data.queries.take([row]).ids)
@@ -207,17 +204,15 @@ def test_a_training_set_has_the_queries_of_its_candidates(tiny_tokenizer: Path) 
         assert data.types is not None
         return tokenizer.token_names(data.types.take([row]).ids)
 
-    data = TrainingSet.of(queries, candidates.take(np.array([0, 1, 2])), documents, tokenizer)
-    assert data.candidates.qids == ("p", "q", "r")
+    data = TrainingSet.of(queries, "pqr", documents, tokenizer)
     assert words(1) == ["who", "was", "the", "king"]
     assert [type_of(row) for row in range(3)] == [
         tokenizer.token_names(tokenizer.encode(["entity"]).ids),
         [],
         ["nu", "##meric"],
     ]
-    only_q = candidates.take(np.array([1]))
-    data = TrainingSet.of(queries, only_q, documents, tokenizer)
+    data = TrainingSet.of(queries, "q", documents, tokenizer)
     assert data.types is None
     assert words(0) == ["who", "was", "the", "king"]
     with pytest.raises(RankwellError, match="query 'q' has candidates but no text"):
-        TrainingSet.of(queries[:1], only_q, documents, tokenizer)
+        TrainingSet.of(queries[:1], "q", documents, tokenizer)

@@ -26,11 +26,10 @@ from rankwell.models.devices import Computing
 from rankwell.training.fit import climb, plans, speed
 from rankwell.training.fit.climb import Clock
 from rankwell.training.fit.results import Bests, Plan, Result, Step
-from rankwell.training.fit.schedule import schedule
 from rankwell.training.fit.speed import NotTimedError, Speed, training_factor
 from rankwell.training.fit.split import Part
 from rankwell.training.fit.steps import BASE
-from rankwell.training.fit.task import FitTask
+from rankwell.training.fit.task import FitTask, schedule
 
 
 def nothing_yet() -> Bests:

@@ -204,7 +204,7 @@ def test_a_teacher_that_cannot_teach_is_refused(
     for teacher, problem in (
         (tiny_checkpoint, r"^stages.encoder.teacher: .* is a cross-encoder, which has no vectors$"),
         (tmp_path / "nowhere", r"^.*nowhere.*$"),
-        (data, r"data: no model here$"),
+        (data, r"data: not a checkpoint .*$"),
     ):
         recipe = make(data, tiny_bi_encoder, f"stages.encoder.teacher={teacher}")
         with pytest.raises(RankwellError, match=problem):

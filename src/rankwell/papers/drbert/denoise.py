@@ -272,7 +272,7 @@ def _score_folds(work: Work, folder: Path, documents: StoredTokens) -> Callable[
         if not (place / "model").is_dir():
             ranker = load_ranker(work, judge.work.model)
             lists = partial(draw, others, options.plan(), work.seed)
-            train_ranker(work, options, place, ranker, others, documents, lists, None, f"fold {number + 1}")
+            train_ranker(work, options, place, ranker, others.qids, documents, lists, None, f"fold {number + 1}")
         return _probabilities(work, place / "model", held_out)
 
     return score

@@ -95,7 +95,7 @@ def run(work: Work, stage: RecipeStage[DuoOptions], folder: Path) -> StageResult
     validation = ranking_validation(
         work, options, ranker, run=mono, wrap=lambda trained: DuoRanker(trained, options.comparison())
     )
-    outcome = train_ranker(work, options, folder, ranker, candidates, documents, lists, validation, "duo")
+    outcome = train_ranker(work, options, folder, ranker, candidates.qids, documents, lists, validation, "duo")
     write_json(folder / "model" / COMPARISON, asdict(options.comparison()))
     write_checksums(folder / "model")
     return StageResult(folder / "model", figures=outcome.figures())

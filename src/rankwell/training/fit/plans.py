@@ -9,10 +9,9 @@ from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import chosen_device
 from rankwell.rank.passage_vectors import PassageWords
 from rankwell.training.fit.results import Bests, Plan, Result, Skipped
-from rankwell.training.fit.schedule import LISTWISE, POINTWISE, schedule
 from rankwell.training.fit.speed import ADAPTER_SECONDS, NotTimedError, training_factor
 from rankwell.training.fit.split import Part
-from rankwell.training.fit.task import FitTask, K
+from rankwell.training.fit.task import LISTWISE, POINTWISE, FitTask, K, schedule
 from rankwell.training.stage import stage_kinds
 
 Planned = Plan | Skipped | None

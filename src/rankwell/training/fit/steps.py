@@ -35,9 +35,8 @@ from rankwell.training.fit import plans
 from rankwell.training.fit.engine_runs import only
 from rankwell.training.fit.plans import DEPTHS, encoder_of
 from rankwell.training.fit.results import Plan, Result, Step
-from rankwell.training.fit.schedule import LISTWISE, POINTWISE, schedule
 from rankwell.training.fit.split import LEAST_TO_FIT, Part
-from rankwell.training.fit.task import FitTask, K
+from rankwell.training.fit.task import LISTWISE, POINTWISE, FitTask, K, schedule
 from rankwell.training.options import FIRST_STAGE_ENCODER
 
 DEFAULT_SHARE, PULL = 0.7, 2 / 3

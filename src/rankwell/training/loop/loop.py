@@ -158,21 +158,20 @@ def _saved(folder: Path) -> list[Path]:
 NEAR_CHANCE = 0.01
 LEAST_SPREAD = 1e-3
 LEAST_SHARE_OF_SPREAD = 0.02
+WARMING_UP, PATIENCE = 0.2, 3
+"""Nothing is said in this part of the steps, nor before so many logs in a row look the same."""
 
 
 class CollapseGuard:
     """Watches the means that are logged; warns once of each cause.
 
     ``chance`` is the loss of a model that scores all documents alike, ln N for a softmax over lists of N
-    (``Loss.chance``); without it, only spread and broken numbers are seen.
-    Nothing is said in the first ``after`` of the steps, when a model is still warming up, nor before ``patience`` logs
-    in a row look the same. Lists of one document have no spread and are not taken for collapsed.
+    (``Loss.chance``); without it, only spread and broken numbers are seen. Lists of one document have no spread and
+    are not taken for collapsed.
     """
 
-    def __init__(self, chance: float | None = None, *, after: float = 0.2, patience: int = 3):
+    def __init__(self, chance: float | None = None):
         self.chance = chance
-        self.after = after
-        self.patience = patience
         self._widest = 0.0
         self._in_a_row = {"chance": 0, "spread": 0}
         self._warned: set[str] = set()
@@ -198,9 +197,9 @@ class CollapseGuard:
             causes["spread"] = self._widest > 0 and spread <= max(LEAST_SPREAD, LEAST_SHARE_OF_SPREAD * self._widest)
         messages = []
         for cause, seen in causes.items():
-            late = step > self.after * steps
+            late = step > WARMING_UP * steps
             self._in_a_row[cause] = self._in_a_row[cause] + 1 if seen and late else 0
-            if self._in_a_row[cause] == self.patience and cause not in self._warned:
+            if self._in_a_row[cause] == PATIENCE and cause not in self._warned:
                 self._warned.add(cause)
                 messages.append(self._describe(cause, step, loss, spread))
         for text in messages:

@@ -212,7 +212,7 @@ def run(work: Work, stage: RecipeStage[DistilOptions], folder: Path) -> StageRes
     stems = ranker.config.template.markers
     encoded = ranker.tokenizer.encode(list(queries.texts), stems=stems)
     loss = make_loss(options.loss, **options.loss_options)
-    data = TrainingSet(encoded, None, documents, candidates)
+    data = TrainingSet(encoded, None, documents)
     task = ranker.task(data, lists, loss)
     count = task.draw(0)
     if not count:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,8 @@ def training_pairs(
     rows = [row for row, qid in enumerate(candidates.qids) if qid in text_of]
     candidates = candidates.take(np.array(rows, np.int64))
     relevant = RelevantDocuments.of(candidates.qids, split.qrels, documents, level)
-    relevant = relevant.knowing(find_copies(np.concatenate([relevant.documents, candidates.documents]), documents))
+    copies = find_copies(np.concatenate([relevant.documents, candidates.documents]), documents)
+    relevant = replace(relevant, copy_of=copies)
     lists = partial(draw, candidates, Plan(1, options.negatives), work.seed)
     return TrainingPairs(tuple(text_of[qid] for qid in candidates.qids), lists, relevant)
 

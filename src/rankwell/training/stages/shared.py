@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,18 +115,17 @@ def train_ranker(
     options: ListOptions,
     folder: Path,
     ranker: RankerInTraining,
-    candidates: TrainingCandidates,
+    qids: Sequence[str],
     documents: StoredTokens,
     lists: Callable[[int], Lists],
     validation: Validate | None,
     description: str,
 ) -> Progress:
-    """Train a ranker on the lists of each epoch."""
+    """Train a ranker on the lists of each epoch, whose queries are numbers of ``qids``."""
     loss = make_loss(options.loss, **options.loss_options)
-    data = TrainingSet.of(
-        work.data.train.queries, candidates, documents, ranker.tokenizer, stems=ranker.config.template.markers
-    )
-    if all(field.name != "type" for field in ranker.config.template.fields):
+    template = ranker.config.template
+    data = TrainingSet.of(work.data.train.queries, qids, documents, ranker.tokenizer, stems=template.markers)
+    if all(field.name != "type" for field in template.fields):
         data = replace(data, types=None)
     task = ranker.task(data, lists, loss)
     guard = CollapseGuard(loss.chance(torch.from_numpy(lists(0).labels)))
@@ -200,12 +199,6 @@ def check_ranker(work: Work, stage: RecipeStage[Any], *trained: str) -> None:
         raise RankwellError(f"{stage.path} needs a ranker: a stage before it ({', '.join(trained)}), or model.start")
 
 
-def check_folds(work: Work, stage: RecipeStage[Any], folds: int) -> None:
-    """Raise unless there is a dev query for each fold."""
-    if (queries := len(work.data.dev.qrels)) < folds:
-        raise RankwellError(f"{stage.path}.folds is {folds}, but dev has {queries} queries")
-
-
 def fit(
     work: Work, stage: RecipeStage[ListOptions], folder: Path, ranker: RankerInTraining, description: str
 ) -> StageResult:
@@ -214,7 +207,7 @@ def fit(
     candidates = training_candidates(work, options)
     lists = partial(draw, candidates, options.plan(), work.seed)
     validation = ranking_validation(work, options, ranker)
-    outcome = train_ranker(work, options, folder, ranker, candidates, documents, lists, validation, description)
+    outcome = train_ranker(work, options, folder, ranker, candidates.qids, documents, lists, validation, description)
     return StageResult(folder / "model", figures=outcome.figures())
 
 

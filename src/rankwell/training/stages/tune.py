@@ -52,7 +52,6 @@ from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import FIRST_STAGE, RERANK, evaluate_split, measure_of, measures_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number, stage_kinds
 from rankwell.training.stage_options.rankers import TuneOptions, WindowsOptions
-from rankwell.training.stages.shared import check_folds
 from rankwell.training.stages.windows import window_scores
 
 TUNING, HELD_OUT = "tuning.json", "held-out.run.gz"
@@ -74,7 +73,8 @@ def check(work: Work, stage: RecipeStage[TuneOptions]) -> None:
     _settings(options)
     if not any(stage_kinds()[earlier.kind].leaves_ranker for earlier in work.recipe.before(stage)):
         raise RankwellError(f"{stage.path} needs a stage before it that ranks documents, such as listwise")
-    check_folds(work, stage, options.folds)
+    if (queries := len(work.data.dev.qrels)) < options.folds:
+        raise RankwellError(f"{stage.path}.folds is {options.folds}, but dev has {queries} queries")
 
 
 def run(work: Work, stage: RecipeStage[TuneOptions], folder: Path) -> StageResult:
