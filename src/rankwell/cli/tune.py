@@ -92,11 +92,8 @@ def tune(
     columns = Columns(id_field, text_field)
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
     bi_encoder = open_encoder(encoder or DEFAULT, Computing(device, precision)) if hybrid else None
-    opened, records, judgments = (
-        Index.open(find_index(index) or index),
-        read_queries(queries, columns),
-        read_qrels(qrels),
-    )
+    opened, records = Index.open(find_index(index) or index), read_queries(queries, columns)
+    judgments = read_qrels(qrels)
     how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}
     analyzers = other_analyzers(opened, parse_values(weight))
     tuning = tune_bm25(opened, records, judgments, k1=parse_values(k1), b=parse_values(b), **how)

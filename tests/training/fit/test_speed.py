@@ -204,5 +204,5 @@ def test_training_is_timed_in_its_own_precision(tmp_path: Path, monkeypatch: pyt
         factors.append(training_factor("cpu"))
     assert asked == ["bf16", "fp32"]
     assert factors == [5.0, 3.5]
-    monkeypatch.setattr(task.speed, "_encode", lambda start, precision: speed.Rates(documents=30.0, queries=60.0))
+    monkeypatch.setattr(task.speed, "_encode", lambda start, precision: (30.0, 60.0))
     assert task.speed.pairs("another model") == pytest.approx(20.0)

@@ -12,7 +12,7 @@ from rankwell.training.fit.results import Bests, Plan, Result, Skipped
 from rankwell.training.fit.speed import ADAPTER_SECONDS, NotTimedError, training_factor
 from rankwell.training.fit.split import Part
 from rankwell.training.fit.task import LISTWISE, POINTWISE, FitTask, K, schedule
-from rankwell.training.stage import stage_kinds
+from rankwell.training.stage_options.first_stages import AdapterOptions
 
 Planned = Plan | Skipped | None
 
@@ -65,9 +65,9 @@ def searching(encoder: str, task: FitTask, bests: Bests, left: float) -> Planned
 
 def _encoding(task: FitTask, bests: Bests, encoder: str) -> float:
     """The seconds in which the vectors that are missing, and those of the queries, are computed."""
-    rates = task.speed.vectors(encoder)
-    queries = len(task.parts.judged) + task.reported
-    return task.unencoded(bests.search.system.index, encoder, PassageWords) / rates.documents + queries / rates.queries
+    documents, queries = task.speed.vectors(encoder)
+    missing = task.unencoded(bests.search.system.index, encoder, PassageWords)
+    return missing / documents + (len(task.parts.judged) + task.reported) / queries
 
 
 # Settings, which are tuned on judged queries
@@ -132,12 +132,12 @@ def training_adapter(task: FitTask, bests: Bests, left: float) -> Planned:
     if lacking := lacks_fit(task):
         return lacking
     parts, encoder = task.parts, encoder_of(bests.search)
-    rates, epochs = task.speed.vectors(encoder), float(stage_kinds()["adapter"].options().epochs)
-    vectors = task.unencoded(bests.search.system.index, encoder) / rates.documents
+    documents, queries = task.speed.vectors(encoder)
+    vectors = task.unencoded(bests.search.system.index, encoder) / documents
 
     def seconds(start: str, fit: Part) -> float:
-        queries = len(fit) + len(parts.choose) + len(parts.report)
-        return vectors + queries / rates.queries + 1.5 * epochs * fit.pairs * ADAPTER_SECONDS
+        count = len(fit) + len(parts.choose) + len(parts.report)
+        return vectors + count / queries + 1.5 * AdapterOptions().epochs * fit.pairs * ADAPTER_SECONDS
 
     return _training(task, left, seconds, bests.starts[:1])
 
@@ -161,7 +161,7 @@ def training_ranker(task: FitTask, bests: Bests, left: float) -> Planned:
         parts, stages = task.parts, (POINTWISE, LISTWISE)
         lists = sum(float(stage["epochs"]) * fit.pairs * (1 + int(stage["negatives"])) for stage in stages)
         found = bests.candidates
-        searching = len(fit) / task.speed.vectors(encoder_of(found)).queries if found.system.first_stage.share else 0.0
+        searching = len(fit) / task.speed.vectors(encoder_of(found))[1] if found.system.first_stage.share else 0.0
         read = (2 * len(parts.choose) + len(parts.report)) * K
         factor = training_factor(task.device)
         guess = (factor * lists + read) / task.speed.pairs(start)
@@ -176,10 +176,10 @@ def training_ranker(task: FitTask, bests: Bests, left: float) -> Planned:
 
 
 def _encoder_seconds(task: FitTask, start: str, fit: Part) -> float:
-    parts, rates = task.parts, task.speed.vectors(start)
-    epochs, queries = float(schedule(fit, start, task.device)["epochs"]), len(parts.choose) + len(parts.report)
+    documents, queries = task.speed.vectors(start)
+    epochs, count = float(schedule(fit, start, task.device)["epochs"]), len(task.parts.choose) + len(task.parts.report)
     training = epochs * training_factor(task.device) * fit.pairs / task.speed.pairs(start)
-    return training + len(task.index) / rates.documents + queries / rates.queries
+    return training + len(task.index) / documents + count / queries
 
 
 def _training(

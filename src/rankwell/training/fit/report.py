@@ -245,10 +245,9 @@ def _queries(climbed: Climb) -> Iterator[str]:
     assert best.report is not None
     assert base.report is not None
     if best is not base:
-        evaluations = [evaluate(part.qrels, run, [measure]) for run in (best.report, base.report)]
-        ours, theirs = (evaluation.per_query[measure] for evaluation in evaluations)
-        qids = evaluations[0].qids
-        gap_of = dict(zip(qids, (ours - theirs).tolist(), strict=True))
+        ours, theirs = (evaluate(part.qrels, run, [measure]) for run in (best.report, base.report))
+        gaps = ours.per_query[measure] - theirs.per_query[measure]
+        gap_of = dict(zip(ours.qids, gaps.tolist(), strict=True))
         yield f"<h2>Query by query: {escape(best.step.title)} against {escape(base.step.title)}</h2>"
         better, worse = (sum(sign * gap > 0 for gap in gap_of.values()) for sign in (1, -1))
         yield f"<p>{better:,} queries better, {len(gap_of) - better - worse:,} equal, {worse:,} worse.</p>"

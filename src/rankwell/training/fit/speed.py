@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,13 +38,6 @@ class NotTimedError(RankwellError):
     """The time for measurements is up."""
 
 
-class Rates(NamedTuple):
-    """Vectors of documents and of queries a second."""
-
-    documents: float
-    queries: float
-
-
 class Speed:
     """How fast models are here on some of the texts; each rate is measured once, and all within so many seconds."""
 
@@ -70,22 +63,22 @@ class Speed:
         finally:
             self.left -= working_time() - begin
 
-    def vectors(self, encoder: str) -> Rates:
-        """How fast a bi-encoder encodes documents and queries for a search."""
+    def vectors(self, encoder: str) -> tuple[float, float]:
+        """How many documents and how many queries a bi-encoder encodes in a second for a search."""
         return self.once(("vectors", encoder), lambda: self._encode(encoder, "auto"))
 
     def pairs(self, start: str) -> float:
         """How many pairs of a query and a document a model reads in a second, in the precision of training."""
         on = chosen_device(self._device)
         precision = resolve("auto", "train", on) if on.type == "cpu" else "auto"
-        rates = self.once(("pairs", start), lambda: self._encode(start, precision))
-        return 1 / (1 / rates.documents + 1 / rates.queries)
+        documents, queries = self.once(("pairs", start), lambda: self._encode(start, precision))
+        return 1 / (1 / documents + 1 / queries)
 
-    def _encode(self, encoder: str, precision: str) -> Rates:
+    def _encode(self, encoder: str, precision: str) -> tuple[float, float]:
         opened = open_encoder(encoder, Computing(self._device, precision))
         step = AT_A_TIME["cuda" if opened.device.type == "cuda" else "cpu"]
         documents = _rate(opened.encode_documents, self._texts, step, self._each)
-        return Rates(documents, _rate(opened.encode_queries, self._queries, step, self._each))
+        return documents, _rate(opened.encode_queries, self._queries, step, self._each)
 
     def scores(self, model: str, *, words: bool) -> float:
         """How many pairs a re-ranker scores in a second, or a bi-encoder by its ``words``."""

@@ -32,10 +32,9 @@ from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.tune import built_with, choose_analyzer, tune_bm25
 from rankwell.training.fit import plans
-from rankwell.training.fit.engine_runs import only
 from rankwell.training.fit.plans import DEPTHS, encoder_of
 from rankwell.training.fit.results import Plan, Result, Step
-from rankwell.training.fit.split import LEAST_TO_FIT, Part
+from rankwell.training.fit.split import LEAST_TO_FIT, Part, only
 from rankwell.training.fit.task import LISTWISE, POINTWISE, FitTask, K, schedule
 from rankwell.training.options import FIRST_STAGE_ENCODER
 

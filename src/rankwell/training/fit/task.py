@@ -22,10 +22,19 @@ from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import other_analyzers
 from rankwell.training.data.prepare import open_collection
-from rankwell.training.fit.engine_runs import engine_run
 from rankwell.training.fit.headings import Kind
 from rankwell.training.fit.speed import TIMED_STEPS, TIMING, Speed
-from rankwell.training.fit.split import CHOOSE, FIT, LEAST_TO_FIT, Part, Parts, divide, open_data, write_parts
+from rankwell.training.fit.split import (
+    CHOOSE,
+    FIT,
+    LEAST_TO_FIT,
+    Part,
+    Parts,
+    divide,
+    engine_run,
+    open_data,
+    write_parts,
+)
 from rankwell.training.loop.log import read_metrics
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe

@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import InitVar, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -251,32 +251,31 @@ def train(
     return run.go()
 
 
+@dataclass(eq=False)
 class _Run:
     """One run of the loop: its steps, log, validation and saved states."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        task: Task,
-        options: TrainingOptions,
-        folder: Path,
-        save: Save,
-        seed: int,
-        device: str | None,
-        rule: AttentionRule,
-        validate: Validate | None,
-        guard: CollapseGuard,
-        description: str,
-    ):
-        self.gradients = Gradients(model, task, options, rule, device)
+    model: nn.Module
+    task: Task
+    options: TrainingOptions
+    folder: Path
+    save: Save
+    seed: int
+    device: InitVar[str | None]
+    rule: InitVar[AttentionRule]
+    validate: Validate | None
+    guard: CollapseGuard
+    description: str
+
+    def __post_init__(self, device: str | None, rule: AttentionRule) -> None:
+        task, options = self.task, self.options
+        self.gradients = Gradients(self.model, task, options, rule, device)
         self.processes, self.model = self.gradients.processes, self.gradients.model
-        self.task, self.options, self.folder, self.seed = task, options, folder, seed
-        self.save, self.validate, self.guard, self.description = save, validate, guard, description
-        self.optimiser = make_optimiser(model, options, self.gradients.device)
-        self.mean = RunningMean(model, options.running_mean) if options.running_mean else None
+        self.optimiser = make_optimiser(self.model, options, self.gradients.device)
+        self.mean = RunningMean(self.model, options.running_mean) if options.running_mean else None
         size = task.draw(0)
         if not size:
-            raise RankwellError(f"{description}: there are no {task.items} to train on")
+            raise RankwellError(f"{self.description}: there are no {task.items} to train on")
         self.per_epoch = math.ceil(size / options.batch)
         self.steps = max(1, math.ceil(self.per_epoch * options.epochs))
         if options.max_steps is not None:
