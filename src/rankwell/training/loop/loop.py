@@ -297,9 +297,7 @@ class _Run:
         self.processes.wait()
         self.progress = load_state(self.folder, self.model, self.optimiser, self.mean)
         self.gradients.scale = self.progress.scale
-        self.log = TrainingLog(self.folder) if self.is_main else None
-        if self.log is not None:
-            self.log.resume_at(self.progress.step)
+        self.log = TrainingLog(self.folder, self.progress.step) if self.is_main else None
         self.began = self.saved_at = self.logged_at = time.monotonic()
         self.before = self.progress.seconds
         self.sums: dict[str, Tensor] = {}
