@@ -79,7 +79,6 @@ def tune(
     from rankwell.rank.texts import find_index
     from rankwell.retrieve.index import Index
     from rankwell.retrieve.tune import (
-        as_build,
         as_point,
         build_options,
         choose_analyzer,
@@ -103,7 +102,9 @@ def tune(
         builds, _ = choose_analyzer(opened, analyzers, records, judgments, tuning.best, **how)
         table = builds.table("what the index is built with, searched so", build_options, name=build_options)
         print(f"\n{table}", file=reports(out))
-        record["index"] = builds.as_dict(as_build)
+        record["index"] = builds.as_dict(
+            lambda analyzer: {"title_weight": analyzer.title_weight, "identifiers": analyzer.identifiers}
+        )
     if bi_encoder is not None:
         from rankwell.rank.dense import DenseRanker, share_table, tune_hybrid
 

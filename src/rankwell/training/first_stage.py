@@ -1,7 +1,6 @@
 """First stages that a stage learns: queries set aside for tuning, tuning BM25, and candidates for later stages.
 
-Such a stage leaves a folder with ``first-stage.json`` (:mod:`rankwell.rank.first_stage`). Stages of plugins build an
-index of their own, in ``index``, and record the tuning of BM25 in ``bm25.json``.
+Such a stage leaves a folder with ``first-stage.json`` (:mod:`rankwell.rank.first_stage`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.manifest import digest, write_json
+from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measure
@@ -26,7 +25,7 @@ from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.tune import as_point, parse_values, tune_bm25
+from rankwell.retrieve.tune import parse_values, tune_bm25
 from rankwell.training.data.prepare import Prepared, Split, first_stage_of
 from rankwell.training.options import FIRST_STAGE_ENCODER, START
 from rankwell.training.recipe import RecipeStage
@@ -34,10 +33,7 @@ from rankwell.training.results import measure_of
 from rankwell.training.stage import Work, stage_kinds, write_once
 from rankwell.training.stage_options.first_stages import TuningOptions
 
-INDEX = "index"
-TUNING = "bm25.json"
 FOLDS = 5
-SHOWN = 20
 
 
 def hold_out(queries: tuple[Query, ...], count: int, seed: int) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
@@ -50,14 +46,6 @@ def hold_out(queries: tuple[Query, ...], count: int, seed: int) -> tuple[tuple[Q
     held_out[np.random.default_rng([seed, len(queries)]).permutation(len(queries))[:count]] = True
     train = tuple(query for query, held in zip(queries, held_out, strict=True) if not held)
     return train, tuple(query for query, held in zip(queries, held_out, strict=True) if held)
-
-
-def check_tuning(work: Work, stage: RecipeStage[TuningOptions]) -> None:
-    """Check grid and measure, and that there are queries to tune with, for a stage that builds an index."""
-    if work.recipe.first_stage.hybrid is not None:
-        problem = "a stage that builds an index searches that index only"
-        raise RankwellError(f"first_stage.hybrid: {problem}; leave it out")
-    check_held_out(work, stage.options)
 
 
 def check_held_out(work: Work, options: TuningOptions) -> None:
@@ -84,24 +72,6 @@ def tune_index(work: Work, index: Index, queries: Sequence[Query], measure: str,
     """BM25 tuned on some of the training queries."""
     k1, b, how = parse_values(grid.k1), parse_values(grid.b), tuning_of(work, measure)
     return tune_bm25(index, queries, work.data.train.qrels, k1=k1, b=b, **how)
-
-
-def tune_first_stage(
-    work: Work, index: Index, queries: Sequence[Query], options: TuningOptions, folder: Path
-) -> dict[str, Any]:
-    """Tune BM25 for a stage's index and write ``bm25.json``; returns its figures and those of the plain collection."""
-    tuning = tune_index(work, index, queries, options.measure, options)
-    plain = tune_index(work, work.data.index, queries, options.measure, TuningOptions())
-    write_json(folder / TUNING, tuning.as_dict(as_point))
-    FirstStage(index, tuning.best).save(folder)
-    means, default = dict(zip(tuning.settings, tuning.means, strict=True)), BM25()
-    aside = f"{tuning.measure} of {len(queries)} queries set aside"
-    return {
-        **as_point(tuning.best),
-        f"{aside}, tuned": means[tuning.best],
-        f"{aside}, k1={default.k1} b={default.b}": means[default],
-        f"{aside}, BM25 of counted terms, tuned": max(plain.means),
-    }
 
 
 def current_first_stage(work: Work) -> FirstStage:
@@ -140,17 +110,6 @@ def search_learned(folder: Path, split: Split, depth: int, device: str | None = 
 def measure_first_stage(work: Work, stage: RecipeStage[Any], folder: Path) -> Run:
     """The ``measure`` of such stages: the dev queries with the new first stage."""
     return search_learned(folder, work.data.dev, work.recipe.first_stage.depth, work.device)
-
-
-def questions_of(work: Work, queries: Sequence[Query]) -> dict[str, tuple[str, ...]]:
-    """Some documents that answer the queries, by id, each with its queries' texts: examples to show."""
-    qrels, level = work.data.train.qrels, work.recipe.data.relevance
-    questions: dict[str, tuple[str, ...]] = {}
-    for query in queries:
-        for docid, grade in qrels[query.qid].items():
-            if grade >= level and (docid in questions or len(questions) < SHOWN):
-                questions[docid] = (*questions.get(docid, ()), query.text)
-    return questions
 
 
 def with_first_stage(data: Prepared, folder: Path, depth: int, device: str | None = None) -> Prepared:

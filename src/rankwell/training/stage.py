@@ -108,8 +108,8 @@ class Work:
 
     @property
     def engine(self) -> dict[str, Any]:
-        """The ``engine`` options of rankers: the device, if one was given."""
-        return {} if self.device is None else {"device": self.device}
+        """The ``engine`` options of rankers."""
+        return {"device": self.device}
 
     @property
     def computing(self) -> dict[str, Any]:

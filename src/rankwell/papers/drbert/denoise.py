@@ -23,12 +23,13 @@ from rankwell.core.manifest import write_json
 from rankwell.core.progress import track
 from rankwell.corpus.formats.lines import write_lines
 from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.evaluation.tuning import check_folds
 from rankwell.inputs.stored import StoredTokens
 from rankwell.papers.drbert.options import DenoiseOptions
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import Texts
 from rankwell.training.data.candidates import Mask, TrainingCandidates, write_candidates
-from rankwell.training.data.sampling import draw, split_folds
+from rankwell.training.data.sampling import draw
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, FinishedStage, StageKind, StageResult, Work, write_once
 from rankwell.training.stage_options.rankers import PointwiseOptions
@@ -162,7 +163,8 @@ def cross_fit(
 
     ``score(others, fold)`` trains on the candidates of the other folds and gives p of each candidate of this one.
     """
-    fold_of = split_folds(candidates, folds, seed)
+    check_folds(len(candidates.qids), folds)
+    fold_of = np.random.default_rng(seed).permutation(len(candidates.qids)) % folds
     p = np.empty(len(candidates), np.float32)
     for fold in range(folds):
         held_out = candidates.take(np.flatnonzero(fold_of == fold))

@@ -116,14 +116,6 @@ def draw(candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int) -> L
     return Lists(queries, candidates.documents[places], _labels(candidates, plan)[places])
 
 
-def split_folds(candidates: TrainingCandidates, folds: int, seed: int) -> NDArray[np.int64]:
-    """The fold of each query: equally many queries in each, give or take one."""
-    queries = len(candidates.qids)
-    if not 2 <= folds <= queries:
-        raise RankwellError(f"{folds} folds for {queries} queries: there must be at least 2, and a query for each")
-    return np.random.default_rng(seed).permutation(queries) % folds
-
-
 def _draw(
     candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

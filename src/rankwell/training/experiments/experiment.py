@@ -263,18 +263,16 @@ def _anchored(other: EvaluateOnOptions, base: Path) -> EvaluateOnOptions:
 def _axis_values(recipes: Mapping[str, Recipe], axis: str, source: Path) -> dict[str, float]:
     """The option of each variant that has it; a stage may be left out in some."""
     values: dict[str, float] = {}
-    missing: RankwellError | None = None
     for name, recipe in recipes.items():
         try:
             value = value_at(recipe, axis)
-        except RankwellError as error:
-            missing = missing or error
+        except RankwellError:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(source, None, f"axis: {axis} is {value!r} in {name}, expected a number")
         values[name] = float(value)
-    if missing is not None and not values:
-        raise missing
+    if not values:
+        value_at(next(iter(recipes.values())), axis)  # raises
     return values
 
 
