@@ -62,7 +62,8 @@ from rankwell.training.run import Say, plan_recipe, run_recipe
 from rankwell.training.stage import process_count, process_number, stage_kinds
 from rankwell.training.stage_store import PlannedStage
 
-Job, Done = TypeVar("Job"), TypeVar("Done")
+Job = TypeVar("Job")
+Done = TypeVar("Done")
 
 POLL_SECONDS = 0.5
 

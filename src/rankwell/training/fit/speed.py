@@ -12,7 +12,7 @@ import numpy as np
 from rankwell.core.errors import RankwellError
 from rankwell.core.native import working_time
 from rankwell.core.stopping import TimeIsUp, time_limit
-from rankwell.models.devices import Computing, chosen_device, resolve
+from rankwell.models.devices import Computing, DTypeName, Precision, chosen_device, resolve
 from rankwell.rank.ranker import open_ranker
 from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.index import Index
@@ -74,7 +74,7 @@ class Speed:
         documents, queries = self.once(("pairs", start), lambda: self._encode(start, precision))
         return 1 / (1 / documents + 1 / queries)
 
-    def _encode(self, encoder: str, precision: str) -> tuple[float, float]:
+    def _encode(self, encoder: str, precision: Precision | DTypeName) -> tuple[float, float]:
         opened = open_encoder(encoder, Computing(self._device, precision))
         step = AT_A_TIME["cuda" if opened.device.type == "cuda" else "cpu"]
         documents = _rate(opened.encode_documents, self._texts, step, self._each)
