@@ -310,11 +310,9 @@ class _Run:
 
     def _steps(self) -> Iterator[int]:
         """The steps that are left; early stopping ends them."""
-        while self.progress.step < self.steps and not self._is_stale():
+        patience = math.inf if self.patience is None else self.patience
+        while self.progress.step < self.steps and self.progress.without_gain < patience:
             yield self.progress.step
-
-    def _is_stale(self) -> bool:
-        return self.patience is not None and self.progress.without_gain >= self.patience
 
     def _items(self, number: int) -> NDArray[np.int64]:
         """The batch of a step: all processes' together."""
