@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -20,8 +21,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 QUERIES = 6
 SYSTEM = """
@@ -72,7 +71,8 @@ def write_recipes(sources: Path, folder: Path) -> None:
         if earlier:
             stages = {stage: {"kind": stage} if "tune" in kind.values() else kind for stage, kind in stages.items()}
         tree = {"data": data, "model": model, "first_stage": {"depth": 10}, "evaluate": {"depth": 3}, "seed": 7}
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump({**tree, "stages": stages}, sort_keys=False))
+        # As JSON, which is YAML too: settings that two stages share would be written as an alias, which recipes refuse.
+        (folder / f"{name}.yaml").write_text(json.dumps({**tree, "stages": stages}))
 
 
 def commands(sources: Path) -> dict[str, list[str]]:

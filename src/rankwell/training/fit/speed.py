@@ -85,8 +85,9 @@ class Speed:
 
         def measure() -> float:
             queries = self._queries
+            # As in lists of ten.
             pairs = [(queries[place // 10 % len(queries)], text) for place, text in enumerate(self._texts)]
-            ranker = open_ranker(model, words=words, device=self._device)  # the pairs are as in lists of ten
+            ranker = open_ranker(model, words=words, device=self._device)
             step = AT_A_TIME[chosen_device(self._device).type]
             return _rate(lambda some: ranker.predict(some), pairs, step, self._each)
 
