@@ -75,7 +75,7 @@ FITS = {
     "cpu-15": "two CPU cores, `--minutes 15`",
 }
 """The files of the fits in each table, a file for each seed."""
-RUNGS = {
+STEP_TITLES = {
     "bm25": "BM25",
     "hybrid": "BM25 and a bi-encoder",
     "hybrid all-mpnet-base-v2": "BM25 and all-mpnet-base-v2",
@@ -187,8 +187,7 @@ def train_arm(recipe: Recipe, out: Path, pool: Path, device: str | None) -> dict
 def dev_run(done: FinishedStage, base: Split) -> tuple[Split, Run]:
     """Dev and a stage's run of it, with candidates of the first stage that was fitted before it, if one was."""
     work = done.work
-    learned = next((d.result.first_stage for d in reversed(work.done) if d.result.first_stage), None)
-    depth = work.recipe.first_stage.depth
+    learned, depth = work.first_stage, work.recipe.first_stage.depth
     split = base if learned is None else search_split(base, learned, depth, work.device)
     there = replace(work, prepared=replace(work.data, dev=split))
     run = measured_run(there, done.stage, done.folder)
@@ -318,8 +317,8 @@ def print_fits(fits: Mapping[str, Sequence[Mapping[str, Values]]], name: str) ->
     Means over the seeds that kept a step, and its gain over the step that each of them had kept before.
     """
     rows = []
-    for rung, title in RUNGS.items():
-        cells = [kept_step(seeds, rung) for seeds in fits.values()]
+    for step, title in STEP_TITLES.items():
+        cells = [kept_step(seeds, step) for seeds in fits.values()]
         if any(cells):
             rows.append([title, *cells])
     last = [[list(steps.values())[-1] for steps in seeds] for seeds in fits.values()]
@@ -328,13 +327,13 @@ def print_fits(fits: Mapping[str, Sequence[Mapping[str, Values]]], name: str) ->
     print_table([f"`rankwell fit` on {name}", *fits], rows)
 
 
-def kept_step(seeds: Sequence[Mapping[str, Values]], rung: str) -> str:
+def kept_step(seeds: Sequence[Mapping[str, Values]], name: str) -> str:
     """A step's figure and gain, and how many of the seeds kept it where not all did."""
-    kept = [steps for steps in seeds if rung in steps]
+    kept = [steps for steps in seeds if name in steps]
     if not kept:
         return ""
-    own = np.mean([steps[rung] for steps in kept], axis=0)
-    before = [list(steps)[: list(steps).index(rung)] for steps in kept]
+    own = np.mean([steps[name] for steps in kept], axis=0)
+    before = [list(steps)[: list(steps).index(name)] for steps in kept]
     text = f"{own.mean():.3f}"
     if all(before):
         text += f", {difference(own, np.mean([steps[b[-1]] for steps, b in zip(kept, before, strict=True)], axis=0))}"

@@ -22,8 +22,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 QUERIES = 6
 SYSTEM = """
 from rankwell import Shares, System
@@ -73,8 +71,8 @@ def write_recipes(sources: Path, folder: Path) -> None:
         if earlier:
             stages = {stage: {"kind": stage} if "tune" in kind.values() else kind for stage, kind in stages.items()}
         tree = {"data": data, "model": model, "first_stage": {"depth": 10}, "evaluate": {"depth": 3}, "seed": 7}
-        recipe = json.loads(json.dumps({**tree, "stages": stages}))  # copied: recipes take no aliases of YAML
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+        # As JSON, which is YAML too: settings that two stages share would be written as an alias, which recipes refuse.
+        (folder / f"{name}.yaml").write_text(json.dumps({**tree, "stages": stages}))
 
 
 def commands(sources: Path) -> dict[str, list[str]]:

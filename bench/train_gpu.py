@@ -131,7 +131,7 @@ def make_lists(data: Data, count: int, negatives: int, seed: int = 0) -> Lists:
 def make_task(data: Data, lists: Lists) -> RankingTask:
     task = RankingTask(
         # Candidates are what lists are drawn from; these are drawn.
-        TrainingSet(data.queries, None, cast("StoredTokens", data), cast("Any", None)),
+        TrainingSet(data.queries, None, cast("StoredTokens", data)),
         lambda epoch: lists,
         make_loss("listwise"),
         # A reader lays pairs out with the special tokens alone; these texts are tokens already.

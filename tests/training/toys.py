@@ -24,14 +24,18 @@ from rankwell.training.stage import STAGES, StageKind, StageResult, Work, proces
 WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
 
 
-def write_data(folder: Path, queries: int = 24) -> Path:
-    """Twelve documents of two words, and queries with one relevant document that BM25 finds among others."""
+def write_data(folder: Path, queries: int = 24, *, apart: bool = False) -> Path:
+    """Twelve documents of two words, and queries with one relevant document that BM25 finds among others.
+
+    With ``apart``, queries are in words that their documents do not have: BM25 finds nothing.
+    """
     folder.mkdir(parents=True)
     n = len(WORDS)
     documents = [f"d{i}\t{WORDS[i]} {WORDS[(i + 1) % n]} market" for i in range(n)]
     (folder / "collection.tsv").write_text("\n".join(documents) + "\n")
     for split in ("train", "dev", "test"):
-        asked = [f"{split}{i}\t{WORDS[i % n]} market" for i in range(queries)]
+        words = [f"{WORDS[(i + 5) % n]} of the" if apart else WORDS[i % n] for i in range(queries)]
+        asked = [f"{split}{i}\t{word} market" for i, word in enumerate(words)]
         judged = [f"{split}{i} 0 d{i % n} 1" for i in range(queries)]
         (folder / f"queries.{split}.tsv").write_text("\n".join(asked) + "\n")
         (folder / f"qrels.{split}.txt").write_text("\n".join(judged) + "\n")

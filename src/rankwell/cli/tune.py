@@ -78,7 +78,6 @@ def tune(
     from rankwell.rank.rankers import open_encoder
     from rankwell.rank.texts import find_index
     from rankwell.retrieve.bm25_tuning import (
-        as_build,
         as_point,
         build_options,
         choose_analyzer,
@@ -92,11 +91,8 @@ def tune(
     columns = Columns(id_field, text_field)
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
     bi_encoder = open_encoder(encoder or DEFAULT, Computing(device, precision)) if hybrid else None
-    opened, records, judgments = (
-        Index.open(find_index(index) or index),
-        read_queries(queries, columns),
-        read_qrels(qrels),
-    )
+    opened, records = Index.open(find_index(index) or index), read_queries(queries, columns)
+    judgments = read_qrels(qrels)
     choice: dict[str, Any] = {
         "measure": measure,
         "folds": folds,
@@ -111,7 +107,9 @@ def tune(
         builds, _ = choose_analyzer(opened, analyzers, records, judgments, tuning.best, **choice)
         table = builds.table("what the index is built with, searched so", build_options, name=build_options)
         print(f"\n{table}", file=reports(out))
-        record["index"] = builds.as_dict(as_build)
+        record["index"] = builds.as_dict(
+            lambda analyzer: {"title_weight": analyzer.title_weight, "identifiers": analyzer.identifiers}
+        )
     if bi_encoder is not None:
         from rankwell.rank.dense import DenseRanker, share_table, tune_hybrid
 

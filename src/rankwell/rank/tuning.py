@@ -30,18 +30,12 @@ def share_grid(parts: Sequence[str], step: float = 0.1, normalise: str = "z-scor
     >>> [shares.model for shares in share_grid(["model", "first"], 0.5)]
     [1.0, 0.5, 0.0]
     """
-    steps = _steps(step)
-    grid = [counts for counts in product(range(steps, -1, -1), repeat=len(parts)) if sum(counts) == steps]
-    named = [dict(zip(parts, (count / steps for count in counts), strict=True)) for counts in grid]
-    return tuple(Shares(**shares, normalise=normalise) for shares in named)
-
-
-def _steps(step: float) -> int:
-    """The number of steps from 0 to 1."""
     steps = round(1 / step) if 0 < step <= 1 else 0
     if abs(steps * step - 1) > 1e-9:
         raise RankwellError(f"a step of {step:g} between weights; expected 1, 0.5, 0.25, 0.1 or another 1/n")
-    return steps
+    grid = [counts for counts in product(range(steps, -1, -1), repeat=len(parts)) if sum(counts) == steps]
+    named = [dict(zip(parts, (count / steps for count in counts), strict=True)) for counts in grid]
+    return tuple(Shares(**shares, normalise=normalise) for shares in named)
 
 
 def tune_fusion(

@@ -148,8 +148,3 @@ def _options(bm25: BM25) -> str:
 def as_point(bm25: BM25) -> dict[str, Any]:
     """k1 and b for a JSON file."""
     return {"k1": bm25.k1, "b": bm25.b}
-
-
-def as_build(analyzer: Analyzer) -> dict[str, Any]:
-    """What an index is built with, for a JSON file."""
-    return {"title_weight": analyzer.title_weight, "identifiers": analyzer.identifiers}

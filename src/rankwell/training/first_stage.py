@@ -1,24 +1,22 @@
 """First stages that a stage learns: queries set aside for tuning, tuning BM25, and candidates for later stages.
 
-Such a stage leaves a folder with ``first-stage.json`` (:mod:`rankwell.rank.first_stage`). Stages of plugins build an
-index of their own, in ``index``, and record the tuning of BM25 in ``bm25.json``.
+Such a stage leaves a folder with ``first-stage.json`` (:mod:`rankwell.rank.first_stage`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.manifest import digest, write_json
+from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run, write_run
-from rankwell.corpus.records import Qrels, Query, Ranking, Run
+from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.cross_validation import Tuned
 from rankwell.evaluation.notation import parse_measure
 from rankwell.models.checkpoints.describe import describe
@@ -26,7 +24,7 @@ from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
-from rankwell.retrieve.bm25_tuning import as_point, parse_values, tune_bm25
+from rankwell.retrieve.bm25_tuning import parse_values, tune_bm25
 from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import Prepared, Split, first_stage_of
 from rankwell.training.options import FIRST_STAGE_ENCODER, START
@@ -35,10 +33,7 @@ from rankwell.training.recipe_results import measure_of
 from rankwell.training.stage import Work, stage_kinds, write_once
 from rankwell.training.stage_options.first_stages import TuningOptions
 
-INDEX = "index"
-TUNING = "bm25.json"
 FOLDS = 5
-SHOWN = 20
 
 
 def hold_out(queries: tuple[Query, ...], count: int, seed: int) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
@@ -51,14 +46,6 @@ def hold_out(queries: tuple[Query, ...], count: int, seed: int) -> tuple[tuple[Q
     held_out[np.random.default_rng([seed, len(queries)]).permutation(len(queries))[:count]] = True
     train = tuple(query for query, held in zip(queries, held_out, strict=True) if not held)
     return train, tuple(query for query, held in zip(queries, held_out, strict=True) if held)
-
-
-def check_tuning(work: Work, stage: RecipeStage[TuningOptions]) -> None:
-    """Check grid and measure, and that there are queries to tune with, for a stage that builds an index."""
-    if work.recipe.first_stage.hybrid is not None:
-        problem = "a stage that builds an index searches that index only"
-        raise RankwellError(f"first_stage.hybrid: {problem}; leave it out")
-    check_held_out(work, stage.options)
 
 
 def check_held_out(work: Work, options: TuningOptions) -> None:
@@ -75,46 +62,23 @@ def check_held_out(work: Work, options: TuningOptions) -> None:
         raise RankwellError(f"{problem} (a fifth at most), expected {FOLDS} or more")
 
 
+def tuning_of(work: Work, measure: str) -> dict[str, Any]:
+    """How settings are tuned on queries that were set aside."""
+    how = {"measure": str(measure_of(work.recipe, measure)), "folds": FOLDS, "seed": work.seed}
+    return {**how, "threads": os.cpu_count() or 1}
+
+
 def tune_index(work: Work, index: Index, queries: Sequence[Query], measure: str, grid: TuningOptions) -> Tuned[BM25]:
     """BM25 tuned on some of the training queries."""
-    qrels = work.data.train.qrels
-    return tune_bm25(
-        index,
-        queries,
-        Qrels({query.qid: qrels[query.qid] for query in queries}),
-        measure=str(measure_of(work.recipe, measure)),
-        k1=parse_values(grid.k1),
-        b=parse_values(grid.b),
-        folds=FOLDS,
-        seed=work.seed,
-        threads=os.cpu_count() or 1,
-    )
-
-
-def tune_first_stage(
-    work: Work, index: Index, queries: Sequence[Query], options: TuningOptions, folder: Path
-) -> dict[str, Any]:
-    """Tune BM25 for a stage's index and write ``bm25.json``; returns its figures and those of the plain collection."""
-    tuning = tune_index(work, index, queries, options.measure, options)
-    plain = tune_index(work, work.data.index, queries, options.measure, TuningOptions())
-    write_json(folder / TUNING, tuning.as_dict(as_point))
-    FirstStage(index, tuning.best).save(folder)
-    means, default = dict(zip(tuning.settings, tuning.means, strict=True)), BM25()
-    aside = f"{tuning.measure} of {len(queries)} queries set aside"
-    return {
-        **as_point(tuning.best),
-        f"{aside}, tuned": means[tuning.best],
-        f"{aside}, k1={default.k1} b={default.b}": means[default],
-        f"{aside}, BM25 of counted terms, tuned": max(plain.means),
-    }
+    k1, b, how = parse_values(grid.k1), parse_values(grid.b), tuning_of(work, measure)
+    return tune_bm25(index, queries, work.data.train.qrels, k1=k1, b=b, **how)
 
 
 def current_first_stage(work: Work) -> FirstStage:
     """What finds candidates now: the first stage that an earlier stage left, or else the recipe's."""
-    learned = next((done.result.first_stage for done in reversed(work.done) if done.result.first_stage), None)
-    if learned is None:
+    if work.first_stage is None:
         return first_stage_of(work.recipe.first_stage, work.data.index, work.device)
-    return FirstStage.open(learned, Computing(work.device))
+    return FirstStage.open(work.first_stage, Computing(work.device))
 
 
 def find_encoder(work: Work, stage: RecipeStage[Any], name: str) -> Path | None:
@@ -148,17 +112,6 @@ def measure_first_stage(work: Work, stage: RecipeStage[Any], folder: Path) -> Ru
     return search_learned(folder, work.data.dev, work.recipe.first_stage.depth, work.device)
 
 
-def questions_of(work: Work, queries: Sequence[Query]) -> dict[str, tuple[str, ...]]:
-    """Some documents that answer the queries, by id, each with its queries' texts: examples to show."""
-    qrels, level = work.data.train.qrels, work.recipe.data.relevance
-    questions: dict[str, tuple[str, ...]] = {}
-    for query in queries:
-        for docid, grade in qrels[query.qid].items():
-            if grade >= level and (docid in questions or len(questions) < SHOWN):
-                questions[docid] = (*questions.get(docid, ()), query.text)
-    return questions
-
-
 def with_first_stage(data: Prepared, folder: Path, depth: int, device: str | None = None) -> Prepared:
     """The data with candidates of the first stage that a stage left in ``folder``, searched once and stored there."""
     train, dev = (search_split(split, folder, depth, device) for split in (data.train, data.dev))
@@ -170,19 +123,8 @@ def search_split(split: Split, folder: Path, depth: int, device: str | None = No
     key = digest({"split": split.digest, "first stage": folder.name, "depth": depth})
     path = folder / f"first-stage-{key}.run.npz"
 
-    def search() -> Run:
+    def find() -> Run:
         write_once(path, lambda: write_run(search_learned(folder, split, depth, device), path))
         return read_run(path, name="first-stage")
 
-    return replace(split, run=_SearchedLater(search), digest=key)
-
-
-class _SearchedLater(Run):
-    """Candidates that are searched when they are first needed: after the last stage, nobody needs them."""
-
-    def __init__(self, search: Callable[[], Run]):
-        self.name, self._search = "first-stage", search
-
-    @cached_property
-    def _rankings(self) -> dict[str, Ranking]:  # type: ignore[override]
-        return dict(self._search())
+    return replace(split, find=find, digest=key)

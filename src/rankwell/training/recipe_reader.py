@@ -16,7 +16,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rankwell.core.errors import InputError, RankwellError, excerpt, system_reason
+from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.core.files import open_raw
 from rankwell.core.yamlfile import YamlError, parse_yaml
 from rankwell.corpus.datasets import IRDS_PREFIXES
 from rankwell.models.checkpoints.names import DEFAULT
@@ -61,16 +62,12 @@ def build_recipe(tree: Mapping[str, Any], source: str | os.PathLike[str], overri
 
 def read_yaml(path: str | os.PathLike[str]) -> Tree:
     """The mapping in a YAML file."""
+    with open_raw(path) as file:
+        data = file.read()
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(path, None, "no such file") from None
+        tree = parse_yaml(data.decode("utf-8"))
     except UnicodeDecodeError:
         raise InputError(path, None, "not UTF-8 text") from None
-    except OSError as error:
-        raise InputError(path, None, system_reason(error)) from None
-    try:
-        tree = parse_yaml(text)
     except YamlError as error:
         raise InputError(path, error.line, f"not YAML: {error}") from None
     if not isinstance(tree, dict):
@@ -126,12 +123,9 @@ def _anchored_stage(name: str, options: Any, base: Path, only: str | None) -> An
     def absolute(value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(item) for item in value]
-        is_name = (
-            not isinstance(value, str)
-            or value in (START, FIRST_STAGE_ENCODER, DEFAULT)
-            or not os.path.exists(base / value)
-        )
-        return value if is_name else os.path.abspath(base / value)
+        if not isinstance(value, str) or value in (START, FIRST_STAGE_ENCODER, DEFAULT):
+            return value
+        return os.path.abspath(base / value) if os.path.exists(base / value) else value
 
     files = set(known.marked(Meaning.MODEL, Meaning.VECTORS))
     if only not in (None, "stages", f"stages.{name}"):

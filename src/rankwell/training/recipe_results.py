@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ LEVEL = 0.05
 FIRST_STAGE = "first stage"
 RERANK = "options of rerank"
 """The figure that names the options with which `rankwell rerank` ranks as the stage does."""
-OWN_FIGURES = ("accuracy",)
-"""Of stages that rank nothing, what their row shows."""
+ACCURACY = "accuracy"
+"""The figure that a recipe's table shows if none of its stages ranks anything."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Row:
     name: str
     evaluation: Evaluation | None
     seconds: float | None = None
-    figures: Mapping[str, Any] | None = None
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
 
 def measures_of(recipe: Recipe, measures: Sequence[str] | None = None) -> tuple[Measure, ...]:
@@ -74,11 +74,11 @@ def stage_table(recipe: Recipe, split: Split | None, rows: Sequence[Row]) -> Tab
     measures = measures_of(recipe) if split else ()
     contrasts = step_contrasts(rows)
     best = {str(m): max(row.evaluation.mean[str(m)] for row in rows if row.evaluation is not None) for m in measures}
-    others = [] if split else [name for name in OWN_FIGURES if any(name in (row.figures or {}) for row in rows)]
-    lines = [
-        (name_cell(row.name), *_cells(row, measures, contrasts, best), *_own(row, others), _seconds(row.seconds))
-        for row in rows
-    ]
+    others = [ACCURACY] if split is None and any(ACCURACY in row.figures for row in rows) else []
+    lines = []
+    for row in rows:
+        own = [_cell(row.figures.get(name), ".4f") for name in others]
+        lines.append((name_cell(row.name), *_cells(row, measures, contrasts, best), *own, _cell(row.seconds, ",.0f")))
     data = {
         "recipe": recipe.name,
         "seed": recipe.seed,
@@ -111,7 +111,7 @@ def _cells(
     row: Row, measures: Sequence[Measure], contrasts: Mapping[tuple[str, str], Contrast], best: Mapping[str, float]
 ) -> list[Cell]:
     if row.evaluation is None:
-        return [Cell(None, "") for _ in measures]
+        return [Cell(None, "")] * len(measures)
     cells = []
     for measure in measures:
         value, contrast = row.evaluation.mean[str(measure)], contrasts.get((row.name, str(measure)))
@@ -120,19 +120,12 @@ def _cells(
     return cells
 
 
-def _own(row: Row, names: Sequence[str]) -> Iterator[Cell]:
-    """Figures of a stage that ranks nothing."""
-    for name in names:
-        value = (row.figures or {}).get(name)
-        yield Cell(None, "") if value is None else Cell(value, f"{value:.4f}")
-
-
-def _seconds(seconds: float | None) -> Cell:
-    return Cell(None, "") if seconds is None else Cell(seconds, f"{seconds:,.0f}")
+def _cell(value: float | None, form: str) -> Cell:
+    return Cell(value, "" if value is None else format(value, form))
 
 
 def _row_data(row: Row, measures: Sequence[Measure], contrasts: Mapping[tuple[str, str], Contrast]) -> dict[str, Any]:
-    data: dict[str, Any] = {"stage": row.name, "seconds": row.seconds, "figures": dict(row.figures or {})}
+    data: dict[str, Any] = {"stage": row.name, "seconds": row.seconds, "figures": dict(row.figures)}
     if row.evaluation is not None:
         data["mean"] = dict(row.evaluation.mean)
         data["against_the_row_before"] = {
@@ -151,7 +144,7 @@ def publish_model(model: Path, target: Path, history: Sequence[dict[str, Any]], 
         config = config.model_copy(update={"history": list(history), "figures": {**config.figures, **figures}})
     link_model(model, fresh, config)
     if target.exists():
-        # A folder cannot replace another in one step. Whoever is killed in between finds the model in its stage.
+        # A folder cannot replace another in one step. If killed in between, the model is still in its stage.
         old = temporary_name(target)
         target.rename(old)
         fresh.rename(target)

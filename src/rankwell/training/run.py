@@ -70,9 +70,8 @@ class Trained:
         lines = [f"\n{as_text(self.table)}"]
         if self.model is not None:
             lines.append(f"\nmodel: {self.model}")
-        learned = [done.result.first_stage for done in self.work.done if done.result.first_stage]
-        if learned:
-            lines.append(f"\nfirst stage: {learned[-1]}")
+        if self.work.first_stage is not None:
+            lines.append(f"\nfirst stage: {self.work.first_stage}")
         if self.work.done and (options := self.work.done[-1].result.figures.get(RERANK)):
             stages = self.work.done[-1].folder.parent
             options = options.replace(f"--encoder {stages.name}/", f"--encoder {stages}/")
@@ -224,13 +223,12 @@ def check_start(recipe: Recipe) -> Path:
     config = read_ranker_config(folder)
     if config is not None and not wanted.adapt and wanted.start != DEFAULT:
         names = ("attention", "attention_layers", "apart", "similarity")
-        expected: dict[str, object] = {name: getattr(wanted, name) for name in names}
-        expected |= {"template": template.name, "markers": template.markers}
-        actual: dict[str, object] = {name: getattr(config, name) for name in names}
-        actual |= {"template": config.template.name, "markers": config.template.markers}
-        for name, value in expected.items():
-            if actual[name] != value:
-                problem = f"a ranker of {name} {_word(actual[name])}, but the recipe's model.{name} is {_word(value)}"
+        compared = [(name, getattr(config, name), getattr(wanted, name)) for name in names]
+        compared.append(("template", config.template.name, template.name))
+        compared.append(("markers", config.template.markers, template.markers))
+        for name, actual, expected in compared:
+            if actual != expected:
+                problem = f"a ranker of {name} {_word(actual)}, but the recipe's model.{name} is {_word(expected)}"
                 raise InputError(folder, None, f"{problem}; set one to the other, or model.adapt to true")
     return folder
 

@@ -54,6 +54,16 @@ class StageResult:
     first_stage: Path | None = None
     figures: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def places(self) -> dict[str, Path | None]:
+        """The files and folders, by what they are."""
+        return {"model": self.model, "candidates": self.candidates, "first_stage": self.first_stage}
+
+    @property
+    def missing(self) -> Path | None:
+        """One of them that is not there; None if all are."""
+        return next((place for place in self.places.values() if place is not None and not place.exists()), None)
+
 
 @dataclass(frozen=True, eq=False)
 class FinishedStage:
@@ -87,14 +97,19 @@ class Work:
         return self.prepared
 
     @property
+    def first_stage(self) -> Path | None:
+        """The folder of the first stage that was learned last; None if none was."""
+        return next((done.result.first_stage for done in reversed(self.done) if done.result.first_stage), None)
+
+    @property
     def seed(self) -> int:
         """The recipe's random seed."""
         return self.recipe.seed
 
     @property
     def engine(self) -> dict[str, Any]:
-        """The ``engine`` options of rankers: the device, if one was given."""
-        return {} if self.device is None else {"device": self.device}
+        """The ``engine`` options of rankers."""
+        return {"device": self.device}
 
     @property
     def computing(self) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from rankwell.training.stage import POLL_SECONDS, StageResult, Work, process_cou
 
 FORMAT = 1
 FINISHED = "stage.json"
-PLACES = ("model", "candidates", "first_stage")
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def run_stage(pool: Path, planned: PlannedStage, work: Work) -> StageResult:
         return wait_for(folder)
     with lock(folder, wait=process_count() == 1):
         if (result := read_finished(folder)) is not None:
-            if process_count() > 1:  # the other processes have begun the work and would wait for us in vain
+            if process_count() > 1:  # the others have begun the work and would wait forever
                 raise RankwellError(f"another run has just finished {folder}; start again")
             return result
         if process_count() == 1:  # of several, another may have begun to write
@@ -130,16 +129,16 @@ def read_finished(folder: Path) -> StageResult | None:
     path = folder / FINISHED
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        places = {name: record["produced"].get(name) for name in PLACES}
-        figures = dict(record["produced"]["figures"])
+        produced = dict(record["produced"])
+        figures = dict(produced.pop("figures"))
+        places = {name: None if at is None else folder / at for name, at in produced.items()}
+        result = StageResult(**places, figures=figures)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError):
         raise InputError(path, None, "not the record of a stage; remove its folder to run the stage again") from None
-    result = StageResult(**{name: None if at is None else folder / at for name, at in places.items()}, figures=figures)
-    for place in (result.model, result.candidates, result.first_stage):
-        if place is not None and not place.exists():
-            raise InputError(path, None, f"{place} is gone; remove {folder} to run the stage again")
+    if result.missing is not None:
+        raise InputError(path, None, f"{result.missing} is gone; remove {folder} to run the stage again")
     return result
 
 
@@ -149,13 +148,10 @@ def stage_seconds(folder: Path) -> float:
 
 
 def _record(folder: Path, planned: PlannedStage, work: Work, result: StageResult, seconds: float) -> None:
-    def place(path: Path | None) -> str | None:
-        # Relative, so that the whole pool may be moved.
-        return None if path is None else os.path.relpath(path, folder)
-
-    for path in (result.model, result.candidates, result.first_stage):
-        if path is not None and not path.exists():
-            raise RankwellError(f"the stage {planned.stage.name} says it left {path}, which is not there")
+    if result.missing is not None:
+        raise RankwellError(f"the stage {planned.stage.name} says it left {result.missing}, which is not there")
+    # Relative, so that the whole pool may be moved.
+    produced = {name: None if path is None else os.path.relpath(path, folder) for name, path in result.places.items()}
     options = planned.stage.options.model_dump(mode="json")
     config = {"name": planned.stage.name, "kind": planned.stage.kind, "options": options, "recipe": work.recipe.name}
     data = {"collection": work.prepared.collection.digest} if work.prepared else {}
@@ -163,10 +159,7 @@ def _record(folder: Path, planned: PlannedStage, work: Work, result: StageResult
         **Manifest("stage", config, data, work.seed).as_dict(),
         "key": planned.key,
         "seconds": round(seconds, 3),
-        "produced": {
-            **{name: place(getattr(result, name)) for name in PLACES},
-            "figures": result.figures,
-        },
+        "produced": {**produced, "figures": result.figures},
     }
     write_json(folder / FINISHED, record)
 

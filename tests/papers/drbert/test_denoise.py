@@ -15,13 +15,14 @@ from pydantic import ValidationError
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_run
+from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.papers.drbert.denoise import AUDIT_COLUMNS, REASONS, Audit, cross_fit, denoise
 from rankwell.papers.drbert.options import DenoiseOptions
 from rankwell.retrieve.index import Index
 from rankwell.sample import FOLDER
-from rankwell.training.data.candidates import UNJUDGED, Names, Selection, TrainingCandidates, write_candidates
+from rankwell.training.data.candidates import UNJUDGED, TrainingCandidates, write_candidates
 from rankwell.training.data.sampling import Plan, draw
 
 DOCIDS = [*"abcdefghij", *(f"d{i}" for i in range(10))]
@@ -34,10 +35,11 @@ ANY_NUMBER = DenoiseOptions(most=1)
 def make(grades: list[list[int]]) -> TrainingCandidates:
     """Queries with candidates of these grades, ranked in this order, documents numbered through."""
     flat = np.array([grade for own in grades for grade in own], np.int32)
-    names = Names(np.arange(len(flat)), tuple(f"d{i}" for i in range(len(flat))))
+    docids = Lexicon()
+    documents = docids.add([f"d{i}" for i in range(len(flat))])
     ends = np.cumsum([len(own) for own in grades])
     qids = tuple(f"q{i}" for i in range(len(grades)))
-    return TrainingCandidates(qids, ends, names.numbers, flat, -np.arange(len(flat), dtype=np.float32), names)
+    return TrainingCandidates(qids, ends, documents, flat, -np.arange(len(flat), dtype=np.float32), docids)
 
 
 def reasons(audit: Audit) -> list[str]:
@@ -117,7 +119,7 @@ def found(level: int = 1) -> TrainingCandidates:
         {"p": {"a": 3.25, "b": 2.1, "c": -0.1, "d": -0.2}, "q": {"e": 1e-9, "f": 0.0}}, name="first stage"
     )
     qrels = Qrels({"p": {"b": 1, "i": 2, "j": 0}, "q": {"f": 2, "e": 0}})
-    return TrainingCandidates.of(QUERIES, qrels, run, DOCUMENTS, Selection(level=level))
+    return TrainingCandidates.of(QUERIES, qrels, run, DOCUMENTS, level=level)
 
 
 QRELS = Qrels({"p": {"b": 1, "i": 2, "j": 0}, "q": {"f": 2, "e": 0}})
@@ -125,7 +127,7 @@ QRELS = Qrels({"p": {"b": 1, "i": 2, "j": 0}, "q": {"f": 2, "e": 0}})
 
 def test_the_audit_lists_what_was_dropped_first(tmp_path: Path) -> None:
     candidates = found()
-    assert candidates.names(candidates.documents) == list("abcdief")
+    assert candidates.docids.strings(candidates.documents) == list("abcdief")
     _, audit = denoise(candidates, np.array([0.93, 0.7, 0.2, 0.98, 0.5, 0.99, 1.0], np.float32), ANY_NUMBER)
     audit.write(tmp_path, QUERIES, DOCUMENTS)
     header, *lines = gzip.decompress((tmp_path / "audit.tsv.gz").read_bytes()).decode().splitlines()
@@ -165,11 +167,11 @@ def test_kept_candidates_are_read_back_the_same(tmp_path: Path) -> None:
     kept, _ = denoise(found(), np.array([0.93, 0.7, 0.2, 0.1, 0.5, 0.99, 1.0], np.float32), ANY_NUMBER)
     path = tmp_path / "candidates.run.gz"
     write_candidates(kept, path)
-    again = TrainingCandidates.of(QUERIES, QRELS, read_run(path), DOCUMENTS, Selection(depth=None))
+    again = TrainingCandidates.of(QUERIES, QRELS, read_run(path), DOCUMENTS, depth=None)
     assert again.qids == kept.qids
     for column in ("ends", "documents", "grades", "scores"):
         np.testing.assert_array_equal(getattr(again, column), getattr(kept, column))
-    assert again.names(again.documents) == list("bcdief")
+    assert again.docids.strings(again.documents) == list("bcdief")
     assert read_run(path)["p"].docids == ("b", "c", "d")
 
 
@@ -206,10 +208,10 @@ def test_unjudged_copies_of_relevant_passages_are_found(tmp_path: Path) -> None:
     copies = [Document(f"copy-{docid}", texts[docid]) for docid in sorted(wanted)]
     index = Index.build([*(Document(*pair) for pair in texts.items()), *copies], tmp_path / "index")
     store = index.segments[0].store
-    candidates = TrainingCandidates.of(queries, qrels, index.search(queries, k=50), store, Selection(level=2))
+    candidates = TrainingCandidates.of(queries, qrels, index.search(queries, k=50), store, level=2)
     assert len(candidates.qids) == 130
 
-    names = candidates.names(candidates.documents)
+    names = candidates.docids.strings(candidates.documents)
     texts_of = dict(zip(names, index.texts(names), strict=True))
     answers = {qid: {texts[d] for d, grade in qrels[qid].items() if grade >= 2} for qid in candidates.qids}
     qids = [candidates.qids[row] for row in candidates.rows]
@@ -220,16 +222,14 @@ def test_unjudged_copies_of_relevant_passages_are_found(tmp_path: Path) -> None:
     assert audit.noise.tolist() == planted
     assert sum(planted) > 100
     write_candidates(kept, tmp_path / "candidates.run.gz")
-    again = TrainingCandidates.of(
-        queries, qrels, read_run(tmp_path / "candidates.run.gz"), store, Selection(level=2, depth=None)
-    )
+    again = TrainingCandidates.of(queries, qrels, read_run(tmp_path / "candidates.run.gz"), store, level=2, depth=None)
     assert again.qids == kept.qids
     assert np.array_equal(again.documents, kept.documents)
     assert np.array_equal(again.scores, kept.scores, equal_nan=True)
     lists = draw(again, Plan(negatives=20), 1, 0)
     for query, documents in zip(lists.queries, lists.documents, strict=True):
         own = answers[again.qids[query]]
-        assert own.isdisjoint(texts_of[name] for name in again.names(documents[1:]))
+        assert own.isdisjoint(texts_of[name] for name in again.docids.strings(documents[1:]))
     audit.write(tmp_path, queries, index)
     first = gzip.decompress((tmp_path / "audit.tsv.gz").read_bytes()).decode().splitlines()[1 : 1 + sum(planted)]
     assert all("\tcopy-" in line and "\tdropped\t" in line for line in first)

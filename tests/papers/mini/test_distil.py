@@ -19,6 +19,7 @@ from tests.training import toys
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run
+from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.tokenizer import Tokenizer
@@ -32,7 +33,7 @@ from rankwell.papers.mini.distil import TeacherQueries, merge, teacher_lists
 from rankwell.papers.mini.filter import keep_below_relevant, standard_scores
 from rankwell.papers.mini.options import DistilOptions
 from rankwell.rank.ranker import Ranker
-from rankwell.training.data.candidates import Names, TrainingCandidates
+from rankwell.training.data.candidates import TrainingCandidates
 from rankwell.training.data.teachers import BiEncoderTeacher, load_teachers
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe
@@ -281,7 +282,7 @@ def test_noise_is_told_by_the_best_relevant_document() -> None:
         numbers,
         np.array([-1, 1, 0, -1, 2, -1], np.int32),
         np.zeros(6, np.float32),
-        Names(numbers, tuple("uvwxyz")),
+        Lexicon(),
     )
     scores = np.array([0.9, 0.5, 0.8, 0.4, -1.0, 1.0], np.float32)
     # Above the relevant 0.5 are 0.9, which is dropped, and 0.8, which was judged; "b" would lose its only negative.
@@ -312,7 +313,7 @@ def test_candidates_are_merged_by_their_best_rank(tmp_path: Path) -> None:
     assert found.documents.tolist() == [4, 3, 7, 8, 0, 1]
     assert found.relevant.tolist() == [True, False, False, True, False, False]
     assert found.scores.tolist() == [1, 0, 0, 1, 0, -1]
-    assert found.names(found.documents[:2]) == ["d4", "d3"]
+    assert found.docids.strings(found.documents[:2]) == ["d4", "d3"]
 
 
 def test_lists_have_a_relevant_document_candidates_and_others_with_the_teachers_labels() -> None:
@@ -329,7 +330,7 @@ def test_lists_have_a_relevant_document_candidates_and_others_with_the_teachers_
         numbers,
         np.tile(np.array([1, -1, -1, -1], np.int32), 3),
         np.zeros(12, np.float32),
-        Names(numbers, tuple("abcdefghijkl")),
+        Lexicon(),
     )
     nothing = np.zeros(0, np.int64)
     asked = TeacherQueries(candidates.qids, ("a", "b", "c"), np.array([-1, 0, 1]), nothing, nothing, 1)

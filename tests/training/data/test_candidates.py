@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.training.data.candidates import UNJUDGED, Selection, TrainingCandidates
+from rankwell.training.data.candidates import UNJUDGED, TrainingCandidates
 from rankwell.training.data.sampling import TrainingSet
 
 DOCUMENTS = DocumentStore.of_texts({f"{docid}{n}": "" for docid in "zyxwvutsrqponmlkjihgfedcba" for n in ("", 2, 3)})
@@ -33,14 +34,17 @@ def asked(*qids: str) -> list[Query]:
 
 
 def make(
-    run: Run, selection: Selection | None = None, queries: list[Query] | None = None, **grades: Mapping[str, int]
+    run: Run,
+    selection: Mapping[str, Any] | None = None,
+    queries: list[Query] | None = None,
+    **grades: Mapping[str, int],
 ) -> TrainingCandidates:
-    return TrainingCandidates.of(queries or asked(*grades), Qrels(grades), run, DOCUMENTS, selection)
+    return TrainingCandidates.of(queries or asked(*grades), Qrels(grades), run, DOCUMENTS, **(selection or {}))
 
 
 def shown(candidates: TrainingCandidates) -> dict[str, list[tuple[str, int, float]]]:
     """Id, grade and score of each query's candidates."""
-    names = candidates.names(candidates.documents)
+    names = candidates.docids.strings(candidates.documents)
     columns = list(zip(names, candidates.grades.tolist(), candidates.scores.tolist(), strict=True))
     begins = candidates.ends - candidates.lengths
     return {q: columns[b:e] for q, b, e in zip(candidates.qids, begins, candidates.ends, strict=True)}
@@ -65,7 +69,7 @@ def test_a_query_has_what_the_run_found_and_the_relevant_documents_it_missed() -
 
 def test_the_documents_are_the_collections_numbers() -> None:
     candidates = make(ranked(q="abc"), q={"b": 1})
-    assert candidates.documents.tolist() == DOCUMENTS.numbers("abc").tolist()
+    assert candidates.documents.tolist() == DOCUMENTS.numbers([*"abc"]).tolist()
 
 
 def test_a_negative_grade_means_unjudged() -> None:
@@ -73,7 +77,7 @@ def test_a_negative_grade_means_unjudged() -> None:
 
 
 def test_the_level_says_what_is_relevant() -> None:
-    candidates = make(ranked(q="abc"), Selection(level=2), q={"a": 1, "b": 2})
+    candidates = make(ranked(q="abc"), {"level": 2}, q={"a": 1, "b": 2})
     assert candidates.relevant.tolist() == [False, True, False]
 
 
@@ -87,7 +91,7 @@ def test_relevant_documents_that_the_run_missed_are_left_out_where_they_are_many
     letters = "abcdefghijklmnopqrstu"[:relevant]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        candidates = make(ranked(q=letters[missed:] + "z"), Selection(found_only="auto"), q=dict.fromkeys(letters, 1))
+        candidates = make(ranked(q=letters[missed:] + "z"), {"found_only": "auto"}, q=dict.fromkeys(letters, 1))
     assert [str(warning.message)[:16] for warning in caught] == told
     assert candidates.relevant.sum() == relevant - (missed if told else 0)
 
@@ -95,13 +99,13 @@ def test_relevant_documents_that_the_run_missed_are_left_out_where_they_are_many
 @pytest.mark.parametrize(
     ("selection", "expected"),
     [
-        (Selection(depth=None), "abcdefxy"),
-        (Selection(depth=3), "abcexy"),
-        (Selection(found_only=True), "abcdef"),
-        (Selection(depth=3, found_only=True), "abce"),
+        ({"depth": None}, "abcdefxy"),
+        ({"depth": 3}, "abcexy"),
+        ({"found_only": True}, "abcdef"),
+        ({"depth": 3, "found_only": True}, "abce"),
     ],
 )
-def test_the_ranks_of_negatives_can_be_chosen(selection: Selection, expected: str) -> None:
+def test_the_ranks_of_negatives_can_be_chosen(selection: dict[str, Any], expected: str) -> None:
     candidates = make(ranked(q="abcdef"), selection, q={"b": 1, "e": 1, "x": 1, "a": 0, "y": 1, "z": 0})
     assert sorted(names(candidates)["q"]) == sorted(expected)
 
@@ -138,9 +142,9 @@ def test_candidates_are_those_of_a_slow_reference(
         warnings.simplefilter("ignore")
         if not expected:
             with pytest.raises(RankwellError, match="can be trained on"):
-                make(run, Selection(level, depth), **qrels)
+                make(run, {"level": level, "depth": depth}, **qrels)
             return
-        candidates = make(run, Selection(level, depth), **qrels)
+        candidates = make(run, {"level": level, "depth": depth}, **qrels)
     assert {qid: [pair[:2] for pair in own] for qid, own in shown(candidates).items()} == expected
 
 
@@ -192,8 +196,6 @@ def test_a_training_set_has_the_queries_of_its_candidates(tiny_tokenizer: Path) 
     tokenizer = Tokenizer.open(tiny_tokenizer)
     queries = [Query("p", "what is honey", "entity"), Query("q", "who was the king"), Query("r", "how many", "NUMERIC")]
     documents = StoredTokens.open(DocumentStore.of_texts({"a": "bees", "b": "a bank"}).documents, tokenizer)
-    qrels = Qrels({"r": {"a": 1}, "q": {"b": 1}, "p": {"a": 1}})
-    candidates = TrainingCandidates.of(queries, qrels, ranked(p="ab", q="ab", r="ab"), documents)
 
     def words(row: int) -> list[str]:
         return tokenizer.token_names(data.queries.take([row]).ids)
@@ -202,17 +204,15 @@ def test_a_training_set_has_the_queries_of_its_candidates(tiny_tokenizer: Path) 
         assert data.types is not None
         return tokenizer.token_names(data.types.take([row]).ids)
 
-    data = TrainingSet.of(queries, candidates.take(np.array([0, 1, 2])), documents, tokenizer)
-    assert data.candidates.qids == ("p", "q", "r")
+    data = TrainingSet.of(queries, "pqr", documents, tokenizer)
     assert words(1) == ["who", "was", "the", "king"]
     assert [type_of(row) for row in range(3)] == [
         tokenizer.token_names(tokenizer.encode(["entity"]).ids),
         [],
         ["nu", "##meric"],
     ]
-    only_q = candidates.take(np.array([1]))
-    data = TrainingSet.of(queries, only_q, documents, tokenizer)
+    data = TrainingSet.of(queries, "q", documents, tokenizer)
     assert data.types is None
     assert words(0) == ["who", "was", "the", "king"]
     with pytest.raises(RankwellError, match="query 'q' has candidates but no text"):
-        TrainingSet.of(queries[:1], only_q, documents, tokenizer)
+        TrainingSet.of(queries[:1], "q", documents, tokenizer)

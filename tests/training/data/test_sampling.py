@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from rankwell.core.errors import RankwellError
-from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
-from rankwell.training.data.sampling import Plan, draw, split_folds
+from rankwell.corpus.lexicon import Lexicon
+from rankwell.training.data.candidates import UNJUDGED, TrainingCandidates
+from rankwell.training.data.sampling import Plan, draw
 
 SEED = 7
 
@@ -29,9 +30,8 @@ def make(*queries: tuple[int, int], shuffle: bool = False) -> TrainingCandidates
         for begin, end in zip(ends - sizes.sum(axis=1), ends, strict=True):
             grades[begin:end] = random.permutation(grades[begin:end])
     documents = np.arange(len(grades)) * 5 + 1
-    docids = Names(documents, tuple(f"d{number}" for number in documents))
     scores = -np.arange(len(grades), dtype=np.float32)
-    return TrainingCandidates(tuple(f"q{i}" for i in range(len(queries))), ends, documents, grades, scores, docids)
+    return TrainingCandidates(tuple(f"q{i}" for i in range(len(queries))), ends, documents, grades, scores, Lexicon())
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=6)
@@ -144,17 +144,6 @@ def test_lists_can_be_reordered() -> None:
     assert lists.others is not None
     assert turned.queries.tolist() == lists.queries[[2, 0]].tolist()
     assert turned.others.tolist() == lists.others[[2, 0]].tolist()
-
-
-def test_folds_are_of_equal_size_and_random() -> None:
-    candidates = make(*[(1, 1)] * 23)
-    folds = split_folds(candidates, 5, SEED)
-    assert sorted(np.bincount(folds).tolist()) == [4, 4, 5, 5, 5]
-    assert np.array_equal(folds, split_folds(candidates, 5, SEED))
-    assert not np.array_equal(folds, split_folds(candidates, 5, SEED + 1))
-    for wrong in (1, 24):
-        with pytest.raises(RankwellError, match=f"{wrong} folds for 23 queries"):
-            split_folds(candidates, wrong, SEED)
 
 
 def test_a_query_without_one_kind_is_named() -> None:

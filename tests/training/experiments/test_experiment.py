@@ -178,10 +178,10 @@ def test_a_base_can_be_a_recipe_that_ships(tmp_path: Path) -> None:
     suite = tmp_path / "s.yaml"
     suite.write_text("base: drbert\nvariants: {a: {}, b: {base: monobert}}\n")
     recipes = read_suite(suite, [Override("data", "/data")]).columns[""]
-    assert [len(recipes[name][1].stages) for name in "ab"] == [4, 1]
+    assert [len(recipes[name].stages) for name in "ab"] == [4, 1]
     (tmp_path / "drbert").write_bytes((SUITES[0].parents[1] / "listwise.yaml").read_bytes())
     recipes = read_suite(suite, [Override("data", "/data")]).columns[""]
-    assert [len(recipes[name][1].stages) for name in "ab"] == [3, 1]
+    assert [len(recipes[name].stages) for name in "ab"] == [3, 1]
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
@@ -198,11 +198,11 @@ def test_variants_may_have_another_recipe_and_settings_go_where_they_fit(bench: 
     suite = bench.write(variants={"own": {}, "other": {"base": "other.yaml"}}, set={"stages.warm.share": 0.1})
     settings = [Override("first_stage.depth", 5), Override("stages.late.share", 0.7)]
     recipes = read_suite(suite, settings).columns[""]
-    assert [stage.name for stage in recipes["own"][1].stages] == ["warm", "fit"]
-    assert [stage.name for stage in recipes["other"][1].stages] == ["fit", "late"]
-    assert [stage.options.share for stage in recipes["other"][1].stages] == [0.25, 0.7]
-    assert [stage.options.share for stage in recipes["own"][1].stages] == [0.1, 0.75]
-    assert {by_seed[1].first_stage.depth for by_seed in recipes.values()} == {5}
+    assert [stage.name for stage in recipes["own"].stages] == ["warm", "fit"]
+    assert [stage.name for stage in recipes["other"].stages] == ["fit", "late"]
+    assert [stage.options.share for stage in recipes["other"].stages] == [0.25, 0.7]
+    assert [stage.options.share for stage in recipes["own"].stages] == [0.1, 0.75]
+    assert {recipe.first_stage.depth for recipe in recipes.values()} == {5}
     with pytest.raises(RankwellError, match="the recipe has no stage 'never'"):
         read_suite(suite, [Override("stages.never.share", 1)])
 
@@ -210,7 +210,12 @@ def test_variants_may_have_another_recipe_and_settings_go_where_they_fit(bench: 
 def test_seeds_and_baseline_can_be_set_from_outside(bench: Bench) -> None:
     chosen = (Override("seeds", [4, 5]), Override("baseline", "whole"))
     experiment = read_suite(bench.write(variants=VARIANTS, seeds=[1, 2, 3]), chosen)
-    assert list(experiment.columns[""]["half"]) == [4, 5]
+    assert [(unit.name, unit.recipe.seed) for unit in experiment.units()] == [
+        ("whole", 4),
+        ("half", 4),
+        ("whole", 5),
+        ("half", 5),
+    ]
     assert experiment.baseline == "whole"
 
 
@@ -313,7 +318,7 @@ def test_table1_does_what_variants_share_once(bench: Bench) -> None:
 def test_the_losses_of_the_suite_exist() -> None:
     losses = pytest.importorskip("rankwell.training.loop.losses")
     experiment = read_suite(next(path for path in SUITES if path.stem == "losses"), [Override("data", "/data")])
-    chosen = {by_seed[1].stages[-1].options.loss for by_seed in experiment.columns[""].values()}
+    chosen = {recipe.stages[-1].options.loss for recipe in experiment.columns[""].values()}
     assert chosen <= set(losses.LOSSES)
     assert len(chosen) == len(experiment.columns[""])
 
@@ -322,7 +327,7 @@ def test_the_ablations_are_those_of_the_paper() -> None:
     path = next(path for path in SUITES if path.stem == "drbert-table1")
     columns = read_suite(path, [Override("data", "/data")]).columns
     for recipes in columns.values():
-        kinds = {name: [stage.kind for stage in seeds[1].stages] for name, seeds in recipes.items()}
+        kinds = {name: [stage.kind for stage in recipe.stages] for name, recipe in recipes.items()}
         assert kinds == {
             "BERT": ["pointwise"],
             "BERT, then listwise": ["pointwise", "listwise"],
@@ -334,28 +339,28 @@ def test_the_ablations_are_those_of_the_paper() -> None:
             "without STRM": ["pretrain", "pointwise", "denoise", "listwise"],
             "without noise reduction": ["pretrain", "pointwise", "listwise"],
         }
-        assert recipes["without types"][1].model.template == "mono"
-        assert recipes["without STRM"][1].model.attention == "full"
-    last = {name: seeds[1].stages[-1].options for name, seeds in columns["as published"].items()}
+        assert recipes["without types"].model.template == "mono"
+        assert recipes["without STRM"].model.attention == "full"
+    last = {name: recipe.stages[-1].options for name, recipe in columns["as published"].items()}
     assert last["without pointwise"].epochs == last["DR-BERT"].epochs + 1
     assert pairs_of(columns["at equal training"]) == {144_000}
 
 
-def pairs_of(recipes: Mapping[str, Mapping[int, Recipe]]) -> set[int]:
+def pairs_of(recipes: Mapping[str, Recipe]) -> set[int]:
     """The pairs that each recipe trains on in its ranking stages."""
     ranking = ("pointwise", "listwise", "mono")
     return {
         sum(
             stage.options.max_steps * stage.options.batch * (stage.options.positives + stage.options.negatives)
-            for stage in seeds[1].stages
+            for stage in recipe.stages
             if stage.name in ranking
         )
-        for seeds in recipes.values()
+        for recipe in recipes.values()
     }
 
 
 def test_lists_of_each_length_see_the_same_pairs() -> None:
     path = next(path for path in SUITES if path.stem == "drbert-figure5")
     equal = read_suite(path, [Override("data", "/data")]).columns["at equal training"]
-    lists = [seeds[1].stages[-1].options for seeds in equal.values()]
+    lists = [recipe.stages[-1].options for recipe in equal.values()]
     assert [16 * stage.max_steps * (1 + stage.negatives) for stage in lists] == pytest.approx([105_600] * 4, rel=0.002)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +48,16 @@ def perfect(task: FitTask, below: Result, plan: Plan) -> Result:
     """A system whose run of the judged queries has the relevant documents alone."""
     relevant = {qid: {d: 1.0 for d, grade in own.items() if grade > 0} for qid, own in task.parts.judged.qrels.items()}
     return Result(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant))
+
+
+def write_code(folder: Path, **fields: str) -> Path:
+    """Forty documents with names in code, each the answer to a query that has the name's words; and further fields."""
+    words = ["bees", "wasps", "tea", "milk", "honey", "wax", "hive", "queen", "comb", "swarm", "drone", "pollen"]
+    pairs = list(permutations(words, 2))[:40]
+    folder.mkdir()
+    documents = [{"id": f"d{n}", "text": f"calls the_{a}_of_{b}()", **fields} for n, (a, b) in enumerate(pairs)]
+    (folder / "collection.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    queries = "".join(f"q{n}\tcalls {a} {b}\n" for n, (a, b) in enumerate(pairs))
+    (folder / "queries.train.tsv").write_text(queries)
+    (folder / "qrels.train.txt").write_text("".join(f"q{n} 0 d{n} 1\n" for n in range(len(pairs))))
+    return folder

@@ -17,7 +17,7 @@ from rankwell.core.errors import RankwellError, WriteError
 from rankwell.core.files import disk_errors
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
-from rankwell.training.fit import climb, steps
+from rankwell.training.fit import climb
 from rankwell.training.fit.results import Result, Step
 from rankwell.training.fit.task import FitTask
 
@@ -103,9 +103,9 @@ def test_what_is_not_the_fault_of_a_step_ends_the_fit_and_the_step_is_tried_agai
 def test_an_error_in_the_lowest_step_ends_the_fit(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(task: object) -> Any:
+    def broken(task: object, below: object, plan: object) -> Any:
         raise RankwellError("the index is damaged")
 
-    monkeypatch.setattr(steps, "bm25", broken)
+    monkeypatch.setattr(climb, "BASE", Step("bm25", "BM25", broken))
     with pytest.raises(RankwellError, match="the index is damaged"):
         fitted(tmp_path / "system", tiny_bi_encoder)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 from tests.training import toys
 
 pytest.importorskip("torch")
-from tests.training.fit.fitting import fitted, results
+from tests.training.fit.fitting import fitted, results, write_code
 
 from rankwell.corpus.datasets import open_dataset
 from rankwell.rank.system import System
@@ -99,20 +97,13 @@ def test_a_fit_that_is_interrupted_after_each_step_makes_each_once_and_the_same_
 
 
 def test_an_index_with_another_analyser_is_found_again(tmp_path: Path, tiny_bi_encoder: Path) -> None:
-    words = ["bees", "wasps", "tea", "milk", "honey", "wax", "hive", "queen", "comb", "swarm", "drone", "pollen"]
-    pairs = list(permutations(words, 2))[:40]
-    (tmp_path / "data").mkdir()
-    documents = [{"id": f"d{n}", "text": f"calls the_{a}_of_{b}()"} for n, (a, b) in enumerate(pairs)]
-    (tmp_path / "data" / "collection.jsonl").write_text("\n".join(map(json.dumps, documents)))
-    queries = "".join(f"q{n}\tcalls {a} {b}\n" for n, (a, b) in enumerate(pairs))
-    (tmp_path / "data" / "queries.train.tsv").write_text(queries)
-    (tmp_path / "data" / "qrels.train.txt").write_text("".join(f"q{n} 0 d{n} 1\n" for n in range(len(pairs))))
+    data = write_code(tmp_path / "data")
     with pytest.MonkeyPatch.context() as patch:
         every = climb.all_steps
         names = ("analyser", "hybrid", "tuned")
         patch.setattr(climb, "all_steps", lambda task: [step for step in every(task) if step.name in names])
         watched = Watched(patch, interrupts=True)
-        system = watched.run(tmp_path / "system", tiny_bi_encoder, tmp_path / "data")
+        system = watched.run(tmp_path / "system", tiny_bi_encoder, data)
     assert watched.made == ["bm25", "analyser", "hybrid", "tuned"]
     assert system.index.analyzer.identifiers
     systems = {step["step"]: step["system"] for step in system.card["steps"]}

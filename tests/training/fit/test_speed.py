@@ -26,11 +26,10 @@ from rankwell.models.devices import Computing
 from rankwell.training.fit import climb, plans, speed
 from rankwell.training.fit.climb import Clock
 from rankwell.training.fit.results import Bests, Plan, Result, Step
-from rankwell.training.fit.schedule import schedule
-from rankwell.training.fit.speed import NotTimedError, Rates, Timer, training_factor
+from rankwell.training.fit.speed import NotTimedError, Speed, training_factor
 from rankwell.training.fit.split import Part
-from rankwell.training.fit.steps import bm25
-from rankwell.training.fit.task import FitTask
+from rankwell.training.fit.steps import BASE
+from rankwell.training.fit.task import FitTask, schedule
 
 
 def nothing_yet() -> Bests:
@@ -68,18 +67,19 @@ def test_compiling_takes_nothing_of_the_minutes(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_measurements_end_when_their_time_is_up() -> None:
-    timer = Timer(0.05)
-    assert timer.once(("vectors", "fast"), lambda: 7) == 7
+    unread: Any = None
+    speed = Speed(unread, unread, "cpu", 0.05)
+    assert speed.once(("vectors", "fast"), lambda: 7) == 7
 
     def endless() -> int:
         while True:
             pass
 
     with pytest.raises(NotTimedError):
-        timer.once(("vectors", "slow"), endless)
+        speed.once(("vectors", "slow"), endless)
     with pytest.raises(NotTimedError):
-        timer.once(("vectors", "other"), lambda: 7)
-    assert timer.once(("vectors", "fast"), endless) == 7
+        speed.once(("vectors", "other"), lambda: 7)
+    assert speed.once(("vectors", "fast"), endless) == 7
 
 
 def test_bm25_hybrid_search_and_tuning_come_before_anything_is_timed(
@@ -87,18 +87,18 @@ def test_bm25_hybrid_search_and_tuning_come_before_anything_is_timed(
 ) -> None:
     """And they are tried where there is no time for measurements."""
     events: list[str] = []
-    make, once = climb._make, Timer.once
+    make, once = climb._make, Speed.once
 
     def watched(task: FitTask, step: Step, *rest: Any) -> Result:
         events.append(step.name)
         return make(task, step, *rest)
 
-    def timed(timer: Timer, what: tuple[str, ...], measure: Callable[[], Any]) -> Any:
+    def timed(speed: Speed, what: tuple[str, ...], measure: Callable[[], Any]) -> Any:
         events.append("timed")
-        return once(timer, what, measure)
+        return once(speed, what, measure)
 
     monkeypatch.setattr(climb, "_make", watched)
-    monkeypatch.setattr(Timer, "once", timed)
+    monkeypatch.setattr(Speed, "once", timed)
     monkeypatch.setattr("rankwell.training.fit.task.TIMING", 0.0)
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, toys.write_data(tmp_path / "data", queries=110))
     assert events[:4] == ["bm25", "hybrid", "tuned", "timed"]
@@ -111,7 +111,7 @@ def test_a_collection_that_may_be_too_large_is_timed_before_its_vectors_are_comp
     task: Any = SimpleNamespace(index=range(10_000), parts=SimpleNamespace(judged=[]), reported=0, device="cpu")
     bests: Any = None
     assert plans.searching_first("a model", task, bests, 1000.0) == Plan(500.0)  # nothing was measured
-    task.rates = lambda encoder: (_ for _ in ()).throw(NotTimedError("no time"))
+    task.speed = SimpleNamespace(vectors=lambda encoder: (_ for _ in ()).throw(NotTimedError("no time")))
     assert plans.searching_first("a model", task, bests, 999.0) == Plan(999.0)  # it is tried
 
 
@@ -132,7 +132,7 @@ def test_wider_bi_encoders_are_trained_at_a_lower_rate(tmp_path: Path) -> None:
 
 def test_training_is_timed_with_the_model_that_is_trained(tmp_path: Path, tiny_bi_encoder: Path) -> None:
     task = FitTask(str(sample.FOLDER), tmp_path / "system", device="cpu")
-    tiny, larger = (task.pairs_a_second(start) for start in (str(tiny_bi_encoder), "rankwell-mini"))
+    tiny, larger = (task.speed.pairs(start) for start in (str(tiny_bi_encoder), "rankwell-mini"))
     assert tiny > 2 * larger  # some fifty times
 
 
@@ -141,7 +141,8 @@ def test_the_training_of_a_reranker_is_timed_by_a_few_steps_if_a_guess_will_not_
 ) -> None:
     monkeypatch.setattr(FitTask, "shipped", str(tiny_bi_encoder))
     task = FitTask(str(toys.write_data(tmp_path / "data", queries=110)), tmp_path / "system", device="cpu")
-    bests = Bests.begin(bm25(task))
+    nothing: Any = None
+    bests = Bests.begin(BASE.make(task, nothing, Plan()))
 
     def plan(left: float) -> Any:
         return plans.training_ranker(task, bests, left)
@@ -176,9 +177,8 @@ def test_a_reranker_as_it_is_reads_deeper_before_it_is_compared_on_more_queries(
     left: float, expected: tuple[int, int]
 ) -> None:
     judged = [None] * 1000
-    task: Any = SimpleNamespace(
-        scored_a_second=lambda model, words: 100.0, reported=100, parts=SimpleNamespace(judged=judged)
-    )
+    speed = SimpleNamespace(scores=lambda model, words: 100.0)
+    task: Any = SimpleNamespace(speed=speed, reported=100, parts=SimpleNamespace(judged=judged))
 
     def read(count: int) -> Any:
         bests: Any = SimpleNamespace(candidates=SimpleNamespace(count=count))
@@ -198,11 +198,11 @@ def test_training_is_timed_in_its_own_precision(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(speed, "open_encoder", open_encoder)
     for fast in (True, False):
-        for module in (speed, devices):
-            monkeypatch.setattr(module, "is_fast_in_bf16", lambda fast=fast: fast)
+        monkeypatch.setattr(devices, "is_fast_in_bf16", lambda fast=fast: fast)
         task = FitTask(str(sample.FOLDER), tmp_path / "system", device="cpu")
-        assert task.pairs_a_second("a model") > 0
+        assert task.speed.pairs("a model") > 0
         factors.append(training_factor("cpu"))
     assert asked == ["bf16", "fp32"]
     assert factors == [5.0, 3.5]
-    assert Rates(documents=30.0, queries=60.0).pairs == pytest.approx(20.0)
+    monkeypatch.setattr(task.speed, "_encode", lambda start, precision: (30.0, 60.0))
+    assert task.speed.pairs("another model") == pytest.approx(20.0)

@@ -12,8 +12,7 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.retrieve.index import Index
-from rankwell.training.fit.engine_runs import engine_run
-from rankwell.training.fit.split import SET_ASIDE, Parts, check_judged, divide, open_data, write_parts
+from rankwell.training.fit.split import SET_ASIDE, Parts, check_judged, divide, engine_run, open_data, write_parts
 
 
 def write_splits(folder: Path, **sizes: int) -> Path:

@@ -37,7 +37,7 @@ def make_task(template: Template, *, lists: int = 48, size: int = 4) -> RankingT
     words = random.integers(10, 10 + WORDS, (lists, 2))
     documents = random.integers(10, 10 + WORDS, (lists * size, 6))
     documents[::size, 1:3] = words
-    data = TrainingSet(pieces(words.tolist()), None, Rows(pieces(documents.tolist())), None)  # type: ignore[arg-type]
+    data = TrainingSet(pieces(words.tolist()), None, Rows(pieces(documents.tolist())))  # type: ignore[arg-type]
     labels = np.zeros((lists, size), np.float32)
     labels[:, 0] = 1
     whole = Lists(np.arange(lists), np.arange(lists * size).reshape(lists, size), labels)

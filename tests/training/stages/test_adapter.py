@@ -34,11 +34,7 @@ STAGE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = toys.write_data(tmp_path_factory.mktemp("adapter") / "data", queries=48)
-    for split in ("train", "dev", "test"):
-        lines = [f"{split}{i}\t{toys.WORDS[(i + 5) % 12]} of the market" for i in range(48)]
-        (folder / f"queries.{split}.tsv").write_text("\n".join(lines) + "\n")
-    return folder
+    return toys.write_data(tmp_path_factory.mktemp("adapter") / "data", queries=48, apart=True)
 
 
 def make(data: Path, start: Path, **changes: object) -> Recipe:

@@ -40,12 +40,7 @@ STAGE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Queries in words that documents do not have: BM25 finds nothing."""
-    folder = toys.write_data(tmp_path_factory.mktemp("encoder") / "data", queries=48)
-    for split in ("train", "dev", "test"):
-        lines = [f"{split}{i}\t{toys.WORDS[(i + 5) % 12]} of the market" for i in range(48)]
-        (folder / f"queries.{split}.tsv").write_text("\n".join(lines) + "\n")
-    return folder
+    return toys.write_data(tmp_path_factory.mktemp("encoder") / "data", queries=48, apart=True)
 
 
 def make(data: Path, start: Path, *settings: str, **stages: object) -> Recipe:
@@ -204,7 +199,7 @@ def test_a_teacher_that_cannot_teach_is_refused(
     for teacher, problem in (
         (tiny_checkpoint, r"^stages.encoder.teacher: .* is a cross-encoder, which has no vectors$"),
         (tmp_path / "nowhere", r"^.*nowhere.*$"),
-        (data, r"data: no model here$"),
+        (data, r"data: not a checkpoint .*$"),
     ):
         recipe = make(data, tiny_bi_encoder, f"stages.encoder.teacher={teacher}")
         with pytest.raises(RankwellError, match=problem):

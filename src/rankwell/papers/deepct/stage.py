@@ -40,17 +40,11 @@ from rankwell.papers.deepct.weighing import (
     save_token_weights,
     weigh_texts,
 )
+from rankwell.papers.shared.built_index import INDEX, check_tuning, questions_of, tune_first_stage
 from rankwell.papers.shared.examples import write_examples
 from rankwell.plots.pictures import words_and_gaps
 from rankwell.retrieve.index import Index
-from rankwell.training.first_stage import (
-    INDEX,
-    check_tuning,
-    hold_out,
-    measure_first_stage,
-    questions_of,
-    tune_first_stage,
-)
+from rankwell.training.first_stage import hold_out, measure_first_stage
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step, Task, backward_chunks
 from rankwell.training.recipe import RecipeStage

@@ -37,18 +37,12 @@ from rankwell.papers.doc2query.decoding import WritingOptions
 from rankwell.papers.doc2query.expansion import ExpandJob, count_expansions
 from rankwell.papers.doc2query.options import Doc2queryOptions
 from rankwell.papers.doc2query.writer import passage_grid, query_grid
+from rankwell.papers.shared.built_index import INDEX, check_tuning, questions_of, tune_first_stage
 from rankwell.papers.shared.examples import write_examples
 from rankwell.plots.pictures import words_and_gaps
 from rankwell.retrieve.builder import combine_weights
 from rankwell.retrieve.index import Index
-from rankwell.training.first_stage import (
-    INDEX,
-    check_tuning,
-    hold_out,
-    measure_first_stage,
-    questions_of,
-    tune_first_stage,
-)
+from rankwell.training.first_stage import hold_out, measure_first_stage
 from rankwell.training.loop.gradients import CPU_BUDGET
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step, Task, backward_chunks, chunk_by_tokens

@@ -23,12 +23,13 @@ from rankwell.core.manifest import write_json
 from rankwell.core.progress import track
 from rankwell.corpus.formats.lines import write_lines
 from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.evaluation.cross_validation import check_folds
 from rankwell.inputs.stored import StoredTokens
 from rankwell.papers.drbert.options import DenoiseOptions
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import Texts
 from rankwell.training.data.candidates import Mask, TrainingCandidates, write_candidates
-from rankwell.training.data.sampling import draw, split_folds
+from rankwell.training.data.sampling import draw
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, FinishedStage, StageKind, StageResult, Work, write_once
 from rankwell.training.stage_options.ranking import PointwiseOptions
@@ -126,7 +127,7 @@ class Audit:
         order = self._listed(most)
         for begin in track(range(0, len(order), _ROWS_AT_A_TIME), "writing the audit", unit="batches"):
             some = order[begin : begin + _ROWS_AT_A_TIME]
-            docids = self.candidates.names(self.candidates.documents[some])
+            docids = self.candidates.docids.strings(self.candidates.documents[some])
             qids = [self.candidates.qids[row] for row in rows[some]]
             columns = zip(qids, docids, self.p[some], self.reasons[some].tolist(), texts.texts(docids), strict=True)
             for qid, docid, p, reason, text in columns:
@@ -162,7 +163,8 @@ def cross_fit(
 
     ``score(others, fold)`` trains on the candidates of the other folds and gives p of each candidate of this one.
     """
-    fold_of = split_folds(candidates, folds, seed)
+    check_folds(len(candidates.qids), folds)
+    fold_of = np.random.default_rng(seed).permutation(len(candidates.qids)) % folds
     p = np.empty(len(candidates), np.float32)
     for fold in range(folds):
         held_out = candidates.take(np.flatnonzero(fold_of == fold))
@@ -178,7 +180,7 @@ def _checked(candidates: TrainingCandidates, p: NDArray[np.floating]) -> Probabi
     if wrong.any():
         worst = int(wrong.argmax())
         row = int(np.searchsorted(candidates.ends, worst, side="right"))
-        document = candidates.names(candidates.documents[[worst]])[0]
+        document = candidates.docids.strings(candidates.documents[[worst]])[0]
         pair = f"document {document!r} of query {candidates.qids[row]!r}"
         raise RankwellError(f"p(relevant) of {pair} is {p[worst]:g}, expected a probability between 0 and 1")
     return p.astype(np.float32)
@@ -247,7 +249,7 @@ def _probabilities(work: Work, model: Path, candidates: TrainingCandidates) -> N
     """p(relevant) of each candidate by a trained ranker."""
     ranker = Ranker.from_pretrained(model, engine=work.engine)
     begins = candidates.ends - candidates.lengths
-    docids = candidates.names(candidates.documents)
+    docids = candidates.docids.strings(candidates.documents)
     spans = list(zip(candidates.qids, begins.tolist(), candidates.ends.tolist(), strict=True))
     # Any score will do: what counts is which documents there are.
     run = Run({qid: Ranking.of(docids[b:e], np.zeros(e - b, np.float32)) for qid, b, e in spans})
@@ -272,7 +274,7 @@ def _score_folds(work: Work, folder: Path, documents: StoredTokens) -> Callable[
         if not (place / "model").is_dir():
             ranker = load_ranker(work, judge.work.model)
             lists = partial(draw, others, options.plan(), work.seed)
-            train_ranker(work, options, place, ranker, others, documents, lists, None, f"fold {number + 1}")
+            train_ranker(work, options, place, ranker, others.qids, documents, lists, None, f"fold {number + 1}")
         return _probabilities(work, place / "model", held_out)
 
     return score

@@ -17,7 +17,7 @@ from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.papers.duobert.options import DuoOptions
 from rankwell.papers.duobert.ranker import COMPARISON, DuoRanker
 from rankwell.rank.ranker import Ranker
-from rankwell.training.data.candidates import Selection, TrainingCandidates
+from rankwell.training.data.candidates import TrainingCandidates
 from rankwell.training.data.sampling import Lists, Plan, draw
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work, write_once
@@ -87,14 +87,15 @@ def run(work: Work, stage: RecipeStage[DuoOptions], folder: Path) -> StageResult
     ranker = RankerInTraining(model, tokenizer, config)
     documents = work.data.tokens(tokenizer)
     level, store = work.recipe.data.relevance, work.data.collection.store
-    selection = Selection(level, depth=options.compare, found_only=options.found_only)
-    candidates = TrainingCandidates.of(split.queries, split.qrels, train_run, store, selection)
+    candidates = TrainingCandidates.of(
+        split.queries, split.qrels, train_run, store, level=level, depth=options.compare, found_only=options.found_only
+    )
     lists = partial(draw_pairs, candidates, options.plan(), work.seed)
     mono = _mono_run(work, folder)
     validation = ranking_validation(
         work, options, ranker, run=mono, wrap=lambda trained: DuoRanker(trained, options.comparison())
     )
-    outcome = train_ranker(work, options, folder, ranker, candidates, documents, lists, validation, "duo")
+    outcome = train_ranker(work, options, folder, ranker, candidates.qids, documents, lists, validation, "duo")
     write_json(folder / "model" / COMPARISON, asdict(options.comparison()))
     write_checksums(folder / "model")
     return StageResult(folder / "model", figures=outcome.figures())

@@ -16,33 +16,27 @@ from typing import Any
 import torch
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.foreign import PairModel
 from rankwell.papers.mini.options import AverageOptions
 from rankwell.training.options import START
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work, process_number
-from rankwell.training.stages.shared import load_one_score, measure_ranker
-
-Loaded = tuple[PairModel, Tokenizer, RankerConfig]
+from rankwell.training.stages.shared import RankerInTraining, load_one_score, measure_ranker
 
 
 def run(work: Work, stage: RecipeStage[AverageOptions], folder: Path) -> StageResult:
     """Average the stages' weights; everything else is taken from the last of them."""
     options = stage.options
     models = {done.stage.name: done.result.model for done in work.done}
-    parts: dict[str, Loaded] = {}
+    parts: dict[str, RankerInTraining] = {}
     for name in options.stages:
         if name == START:
-            started = load_one_score(replace(work, model=find_model(work.recipe.model.start)), "new")
-            parts[name] = (started.model, started.tokenizer, started.config)
+            parts[name] = load_one_score(replace(work, model=find_model(work.recipe.model.start)), "new")
         elif (model := models[name]) is None:
             raise RankwellError(f"{stage.path}: the stage {name} leaves no model")
         else:
-            parts[name] = load_checkpoint(model)
+            parts[name] = RankerInTraining(*load_checkpoint(model))
     target = folder / "model"
     if process_number() == 0:
         shutil.rmtree(target, ignore_errors=True)
@@ -51,23 +45,25 @@ def run(work: Work, stage: RecipeStage[AverageOptions], folder: Path) -> StageRe
 
 
 def save_average(
-    parts: Mapping[str, Loaded], shares: Sequence[float], target: Path, history: list[dict[str, Any]]
+    parts: Mapping[str, RankerInTraining], shares: Sequence[float], target: Path, history: list[dict[str, Any]]
 ) -> None:
     """Write the mean of models of one shape, in fp32 and summed in fp64, to ``target``."""
     whole: dict[str, torch.Tensor] = {}
     first = next(iter(parts))
-    model, tokenizer, config = list(parts.values())[-1]
-    for (stage, (part, *_)), share in zip(parts.items(), shares, strict=True):
-        for name, tensor in part.state_dict().items():
+    last = list(parts.values())[-1]
+    for (stage, part), share in zip(parts.items(), shares, strict=True):
+        tensors = part.model.state_dict()
+        for name, tensor in tensors.items():
             scaled = tensor.double() * share
             if name in whole and whole[name].shape != scaled.shape:
                 shapes = f"{tuple(scaled.shape)} and {tuple(whole[name].shape)}"
                 raise RankwellError(f"{stage}: {name} has another shape than in {first} ({shapes})")
             whole[name] = whole[name] + scaled if name in whole else scaled
-        if whole.keys() != part.state_dict().keys():
+        if whole.keys() != tensors.keys():
             raise RankwellError(f"{stage} has other parts than {first}; only models of one shape can be averaged")
-    model.load_state_dict({name: tensor.float() for name, tensor in whole.items()})
-    save_checkpoint(target, model, tokenizer, config.model_copy(update={"history": history, "figures": {}}))
+    last.model.load_state_dict({name: tensor.float() for name, tensor in whole.items()})
+    config = last.config.model_copy(update={"history": history, "figures": {}})
+    save_checkpoint(target, last.model, last.tokenizer, config)
 
 
 def _shares(options: AverageOptions) -> list[float]:

@@ -27,7 +27,7 @@ from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.papers.mini.options import DistilOptions
 from rankwell.papers.mini.synthetic import synthetic_queries
-from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
+from rankwell.training.data.candidates import UNJUDGED, TrainingCandidates
 from rankwell.training.data.sampling import Lists, Plan, TrainingSet, draw
 from rankwell.training.data.teachers import BiEncoderTeacher, Teacher, load_teachers, store_arrays, teach
 from rankwell.training.loop.loop import CollapseGuard, train
@@ -139,11 +139,10 @@ def merge(work: Work, qids: Sequence[str], parts: Sequence[tuple[Rows, Rows, Row
     pairs, ranks = pairs[first], keys[first] % deep
     keys = np.sort((pairs // most * deep + ranks) * most + pairs % most)
     rows, documents, ranks = keys // most // deep, keys % most, keys // most % deep - 1
-    distinct = np.unique(documents)
-    names = Names(distinct, tuple(work.data.collection.store.docids.strings(distinct.tolist())))
+    docids = work.data.collection.store.docids
     grades = np.where(ranks < 0, 1, UNJUDGED).astype(np.int32)
     ends = np.cumsum(np.bincount(rows, minlength=len(qids)))
-    return TrainingCandidates(tuple(qids), ends, documents, grades, -ranks.astype(np.float32), names)
+    return TrainingCandidates(tuple(qids), ends, documents, grades, -ranks.astype(np.float32), docids)
 
 
 def stored_candidates(
@@ -213,7 +212,7 @@ def run(work: Work, stage: RecipeStage[DistilOptions], folder: Path) -> StageRes
     stems = ranker.config.template.markers
     encoded = ranker.tokenizer.encode(list(queries.texts), stems=stems)
     loss = make_loss(options.loss, **options.loss_options)
-    data = TrainingSet(encoded, None, documents, candidates)
+    data = TrainingSet(encoded, None, documents)
     task = ranker.task(data, lists, loss)
     count = task.draw(0)
     if not count:

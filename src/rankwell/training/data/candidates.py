@@ -20,6 +20,7 @@ from rankwell.core.arrays import Rows, Scores, positions
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.formats.lines import FilePath
+from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 
@@ -28,32 +29,6 @@ MANY_MISSED = 0.05
 """The share of relevant documents outside the run from which ``found_only: auto`` leaves them out."""
 
 Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which documents become candidates.
-
-    ``level`` is the lowest grade that counts as relevant. Negatives are the run's documents up to rank ``depth``
-    (None: all of them). Relevant documents that the run missed are added unless ``found_only``; with ``auto``, unless
-    they are more than :data:`MANY_MISSED` of the relevant ones, which a warning counts.
-    """
-
-    level: int = 1
-    depth: int | None = 100
-    found_only: bool | Literal["auto"] = False
-
-
-@dataclass(frozen=True, eq=False)
-class Names:
-    """The ids of the documents that occur, by number: ``numbers`` is ascending."""
-
-    numbers: Rows
-    docids: tuple[str, ...]
-
-    def __call__(self, numbers: NDArray[np.integer]) -> list[str]:
-        """The ids of documents given by number."""
-        return [self.docids[place] for place in np.searchsorted(self.numbers, numbers).tolist()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +41,7 @@ class TrainingCandidates:
     ``documents``   (C,) int64        document numbers
     ``grades``      (C,) int32        the grade, or :data:`UNJUDGED`
     ``scores``      (C,) float32      the first stage's score; NaN where it missed the document
+    ``docids``                        the ids of the collection's documents, by number
     ==============  ================  =================================================================================
     """
 
@@ -74,7 +50,7 @@ class TrainingCandidates:
     documents: Rows
     grades: NDArray[np.int32]
     scores: Scores
-    names: Names
+    docids: Lexicon
     level: int = 1
 
     @classmethod
@@ -84,17 +60,22 @@ class TrainingCandidates:
         qrels: Qrels,
         run: Run,
         documents: DocumentStore,
-        selection: Selection | None = None,
         *,
+        level: int = 1,
+        depth: int | None = 100,
+        found_only: bool | Literal["auto"] = False,
         judgments: str = "the qrels",
     ) -> TrainingCandidates:
         """Candidates of the judged ``queries``, in their order; ``judgments`` is what errors call the qrels.
+
+        ``level`` is the lowest grade that counts as relevant. Negatives are the run's documents up to rank ``depth``
+        (None: all of them). Relevant documents that the run missed are added unless ``found_only``; with ``auto``,
+        unless they are more than :data:`MANY_MISSED` of the relevant ones, which a warning counts.
 
         A judged or ranked document that ``documents`` does not know is an error. Queries that cannot be trained on (no
         text, no candidates, no relevant document, no other) are left out, with a warning that counts them; where none
         remains, that is an error.
         """
-        selection = selection or Selection()
         with_text = {query.qid for query in queries if query.text.strip()}
         order = dict.fromkeys(query.qid for query in queries)
         qids = [qid for qid in order if qid in qrels and qid in with_text and qid in run]
@@ -108,8 +89,8 @@ class TrainingCandidates:
         ranked = _Pairs.of({qid: run[qid].docids for qid in qids}, documents)
         grades = judged.look_up(ranked, np.fromiter(chain.from_iterable(qrels[q].values() for q in qids), np.int32))
         scores = np.concatenate([run[qid].scores for qid in qids])
-        whole = _assemble(qids, judged, ranked, *grades, scores, selection.level)
-        whole = whole.where(_selected(whole, selection))
+        whole = _assemble(qids, judged, ranked, *grades, scores, documents.docids, level)
+        whole = whole.where(_selected(whole, depth, found_only))
         bad = {
             "without a relevant document": whole.per_query(whole.relevant) == 0,
             "without a non-relevant candidate": whole.per_query(~whole.relevant) == 0,
@@ -184,17 +165,16 @@ class TrainingCandidates:
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """Pairs of query row and document number, with the ids they came from."""
+    """Pairs of query row and document number."""
 
     rows: Rows
     documents: Rows
-    docids: Sequence[str]
 
     @classmethod
     def of(cls, by_query: Mapping[str, Sequence[str] | Mapping[str, int]], documents: DocumentStore) -> _Pairs:
         docids = list(chain.from_iterable(by_query.values()))
         rows = np.repeat(np.arange(len(by_query)), np.fromiter(map(len, by_query.values()), np.int64, len(by_query)))
-        return cls(rows, documents.numbers(docids).astype(np.int64), docids)
+        return cls(rows, documents.numbers(docids).astype(np.int64))
 
     def places(self, wanted: _Pairs) -> Rows:
         """Where each wanted pair is among these, -1 where it is not."""
@@ -226,13 +206,11 @@ def _assemble(
     grades: NDArray[np.int32],
     missed: Mask,
     scores: Scores,
+    docids: Lexicon,
     level: int,
 ) -> TrainingCandidates:
     """All ranked documents, and all judged ones that are not ranked."""
     rows = np.concatenate([ranked.rows, judged.rows[missed]])
-    numbers = np.concatenate([ranked.documents, judged.documents])
-    distinct, first = np.unique(numbers, return_index=True)
-    docids = [*ranked.docids, *judged.docids]
     order = np.argsort(rows, kind="stable")
     return TrainingCandidates(
         tuple(qids),
@@ -240,17 +218,15 @@ def _assemble(
         np.concatenate([ranked.documents, judged.documents[missed]])[order],
         np.concatenate([ranked_grades, grades[missed]])[order],
         np.concatenate([scores, np.full(int(missed.sum()), np.nan, np.float32)])[order],
-        Names(distinct, tuple([docids[place] for place in first.tolist()])),
+        docids,
         level,
     )
 
 
-def _selected(candidates: TrainingCandidates, selection: Selection) -> Mask:
-    """Which candidates a selection takes; relevant ones at any rank."""
+def _selected(candidates: TrainingCandidates, depth: int | None, found_only: bool | Literal["auto"]) -> Mask:
+    """Which candidates are taken; relevant ones at any rank."""
     ranks, found = positions(candidates.lengths), ~np.isnan(candidates.scores)
-    depth = len(candidates) if selection.depth is None else selection.depth
-    taken = found & (ranks < depth)
-    found_only = selection.found_only
+    taken = found & (ranks < (len(candidates) if depth is None else depth))
     if found_only == "auto":
         found_only = _misses_many(candidates)
     return taken | (candidates.relevant & (found | (not found_only)))
@@ -288,5 +264,5 @@ def write_candidates(candidates: TrainingCandidates, path: FilePath) -> None:
     ranked = ~np.isnan(candidates.scores)
     for qid, begin, end in zip(candidates.qids, begins, candidates.ends.tolist(), strict=True):
         rows = begin + np.flatnonzero(ranked[begin:end])
-        rankings[qid] = Ranking(tuple(candidates.names(candidates.documents[rows])), candidates.scores[rows])
+        rankings[qid] = Ranking(tuple(candidates.docids.strings(candidates.documents[rows])), candidates.scores[rows])
     write_run(Run(rankings, name="candidates"), path)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +59,13 @@ class Split:
     name: str
     queries: tuple[Query, ...]
     qrels: Qrels
-    run: Run
+    find: Callable[[], Run]
     digest: str
+
+    @cached_property
+    def run(self) -> Run:
+        """The candidates, found when they are first needed: after the last stage, they are not."""
+        return self.find()
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,16 +163,27 @@ def open_split(
         types = find_types(recipe.data.types, dataset, name, queries, pool, device)
         queries = tuple(replace(query, type=types.get(query.qid)) for query in queries)
     texts = [(query.qid, query.text) for query in queries]
+
+    def find(some: Sequence[Query]) -> Run:
+        first = first_stage_of(recipe.first_stage, collection.index, device)
+        return first.search(some, recipe.first_stage.depth, threads=os.cpu_count() or 1)
+
     mined = dataset.negatives(name) if negatives and run is None else None
     if mined:
         negatives_of = {qid: ranking.docids for qid, ranking in mined.items()}
         key = digest([collection.digest, negatives_of, _first_stage(recipe.first_stage)])
-        candidates = _mined(mined, recipe.first_stage, collection.index, queries, device)
+        candidates = _mined(mined, queries, find)
         docids = ((qid, ranking.docids) for qid, ranking in candidates.items())
         _refuse_unknown_documents(f"{dataset.name}: the triples of the split {name!r} name", docids, collection.index)
     elif run is None:
         key = digest({"index": collection.digest, "queries": texts, **_first_stage(recipe.first_stage)})
-        candidates = _search(recipe.first_stage, collection.index, name, queries, pool / "data", key, device)
+        path = pool / "data" / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{key}.run.npz"
+        with lock(path.parent, wait=True):
+            if not path.exists():
+                if not (found := find(queries)):
+                    raise RankwellError(f"the first stage finds no document for any query of the split {name!r}")
+                write_run(found, path)
+        candidates = read_run(path, name="first-stage")
     else:
         key = digest({"file": file_digest(run), "depth": recipe.first_stage.depth})
         candidates = _read_candidates(Path(run), queries, collection.index, recipe.first_stage.depth)
@@ -176,7 +193,7 @@ def open_split(
         "relevance": recipe.data.relevance,
         "run": key,
     }
-    return Split(name, queries, qrels, candidates, digest(content))
+    return Split(name, queries, qrels, lambda: candidates, digest(content))
 
 
 def dev_name(dataset: Dataset) -> str:
@@ -232,29 +249,6 @@ def _first_stage(options: FirstStageOptions) -> dict[str, Any]:
     return settings
 
 
-def _search(
-    options: FirstStageOptions,
-    index: Index,
-    name: str,
-    queries: Sequence[Query],
-    folder: Path,
-    key: str,
-    device: str | None,
-) -> Run:
-    path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{key}.run.npz"
-    with lock(folder, wait=True):
-        if not path.exists():
-            run = _find(options, index, queries, device)
-            if not run:
-                raise RankwellError(f"the first stage finds no document for any query of the split {name!r}")
-            write_run(run, path)
-    return read_run(path, name="first-stage")
-
-
-def _find(options: FirstStageOptions, index: Index, queries: Sequence[Query], device: str | None) -> Run:
-    return first_stage_of(options, index, device).search(queries, options.depth, threads=os.cpu_count() or 1)
-
-
 def first_stage_of(options: FirstStageOptions, index: Index, device: str | None = None) -> FirstStage:
     """The first stage that a recipe describes."""
     encoder = None if options.hybrid is None else options.encoder
@@ -262,10 +256,10 @@ def first_stage_of(options: FirstStageOptions, index: Index, device: str | None 
     return FirstStage(index, bm25, encoder, options.hybrid or 0.0, computing=computing)
 
 
-def _mined(mined: Run, options: FirstStageOptions, index: Index, queries: Sequence[Query], device: str | None) -> Run:
+def _mined(mined: Run, queries: Sequence[Query], find: Callable[[Sequence[Query]], Run]) -> Run:
     """The negatives that come with the data; for queries without any, the first stage's candidates."""
     others = [query for query in queries if query.qid not in mined]
-    searched = _find(options, index, others, device) if others else Run()
+    searched = find(others) if others else Run()
     candidates = {query.qid: mined.get(query.qid) or searched.get(query.qid) for query in queries}
     return Run({qid: ranking for qid, ranking in candidates.items() if ranking is not None}, name="first-stage")
 

@@ -7,7 +7,7 @@ pairwise training and triples are lists too: what differs is the loss.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -50,35 +50,33 @@ class Lists:
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Tokenized queries with their types, where there are any (an empty row is a query without one), and candidates."""
+    """Tokenized queries with their types, where there are any (an empty row is a query without one), and documents."""
 
     queries: Pieces
     types: Pieces | None
     documents: StoredTokens
-    candidates: TrainingCandidates
 
     @classmethod
     def of(
         cls,
         queries: Sequence[Query],
-        candidates: TrainingCandidates,
+        qids: Sequence[str],
         documents: StoredTokens,
         tokenizer: Tokenizer,
         *,
         stems: bool = False,
     ) -> TrainingSet:
-        """Tokenize the queries of ``candidates``; markers need ``stems``, of the documents too."""
+        """Tokenize the queries with these ids; markers need ``stems``, of the documents too."""
         by_id = {query.qid: query for query in queries}
-        missing = [qid for qid in candidates.qids if qid not in by_id]
+        missing = [qid for qid in qids if qid not in by_id]
         if missing:
             raise RankwellError(f"query {missing[0]!r} has candidates but no text ({len(missing):,} such queries)")
-        ordered = [by_id[qid] for qid in candidates.qids]
+        ordered = [by_id[qid] for qid in qids]
         labels = [(query.type or "").lower() for query in ordered]
         return cls(
             tokenizer.encode([query.text for query in ordered], stems=stems),
             tokenizer.encode(labels) if any(labels) else None,
             documents,
-            candidates,
         )
 
 
@@ -116,14 +114,6 @@ def draw(candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int) -> L
     """
     queries, places = _draw(candidates, plan, seed, epoch)
     return Lists(queries, candidates.documents[places], _labels(candidates, plan)[places])
-
-
-def split_folds(candidates: TrainingCandidates, folds: int, seed: int) -> NDArray[np.int64]:
-    """The fold of each query: equally many queries in each, give or take one."""
-    queries = len(candidates.qids)
-    if not 2 <= folds <= queries:
-        raise RankwellError(f"{folds} folds for {queries} queries: there must be at least 2, and a query for each")
-    return np.random.default_rng(seed).permutation(queries) % folds
 
 
 def _draw(
@@ -235,10 +225,6 @@ class RelevantDocuments:
         documents = source.numbers([docid for docids in judged for docid in docids])
         ends = np.cumsum([len(docids) for docids in judged], dtype=np.int64)
         return cls(documents, ends, find_copies(documents, source))
-
-    def knowing(self, copy_of: Mapping[int, int]) -> RelevantDocuments:
-        """The same with these copies."""
-        return replace(self, copy_of=copy_of)
 
     def pairs(self) -> Lists:
         """Every pair of a query and a relevant document, as lists of one document."""

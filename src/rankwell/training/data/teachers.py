@@ -114,8 +114,8 @@ def load_teachers(
     teachers: list[Teacher] = []
     for folder in map(find_model, names):
         if describe(folder).scores_pairs:
-            engine = {} if device is None else {"device": device}
-            teachers.append(CrossEncoderTeacher(Ranker.from_pretrained(folder, engine=engine), texts, store))
+            ranker = Ranker.from_pretrained(folder, engine={"device": device})
+            teachers.append(CrossEncoderTeacher(ranker, texts, store))
         else:
             teachers.append(load_bi_encoder(store, folder, texts, max_length, device))
     return teachers

@@ -16,11 +16,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import product, takewhile
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -62,67 +62,53 @@ from rankwell.training.run import Say, plan_recipe, run_recipe
 from rankwell.training.stage import process_count, process_number, stage_kinds
 from rankwell.training.stage_store import PlannedStage
 
-T = TypeVar("T")
+Job = TypeVar("Job")
+Done = TypeVar("Done")
 
 POLL_SECONDS = 0.5
 
 
-@dataclass(frozen=True, eq=False)
-class RecipeJob(Generic[T]):
-    """``work(*arguments)``, to be sent to another process; ``stages`` are the keys of its stages, in order."""
-
-    name: str
-    stages: tuple[str, ...]
-    work: Callable[..., T]
-    arguments: tuple[Any, ...]
-
-
-def must_wait(job: RecipeJob[Any], other: RecipeJob[Any], begun: Callable[[str], bool]) -> bool:
-    """Whether ``other``, which is running, has yet to finish a stage that both have.
+def must_wait(stages: Sequence[str], others: Sequence[str], begun: Callable[[str], bool]) -> bool:
+    """Whether a job that is running, with the stages ``others``, has yet to finish one that a job of ``stages`` shares.
 
     A stage's key holds those before it, so what two jobs share is a beginning. It is finished, and measured, when the
     stage after it has begun.
     """
-    shared = 0
-    for ours, theirs in zip(job.stages, other.stages, strict=False):
-        if ours != theirs:
-            break
-        shared += 1
-    if shared == 0:
-        return False
-    return shared == len(other.stages) or not begun(other.stages[shared])
+    shared = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(stages, others, strict=False))))
+    return shared > 0 and (shared == len(others) or not begun(others[shared]))
 
 
 def run_jobs(
-    jobs: Sequence[RecipeJob[T]], at_once: int, begun: Callable[[str], bool]
-) -> Iterator[tuple[RecipeJob[T], T | str]]:
-    """Yields each finished job with its result, or with an error message if its process died.
+    jobs: Sequence[tuple[Job, Sequence[str]]], work: Callable[[Job], Done], at_once: int, begun: Callable[[str], bool]
+) -> Iterator[tuple[Job, Done | str]]:
+    """Yields each finished job with the result of ``work``, or with an error message if its process died.
 
-    Jobs start in order, except those that must wait. ``begun`` says whether a stage has started.
+    A job comes with the keys of its stages, in order. Jobs start in order, except those that must wait. ``begun`` says
+    whether a stage has started.
     """
     waiting, idle = list(jobs), [_process(at_once) for _ in range(min(at_once, len(jobs)))]
-    running: dict[Future[T], tuple[RecipeJob[T], ProcessPoolExecutor]] = {}
+    running: dict[Future[Done], tuple[Job, Sequence[str], ProcessPoolExecutor]] = {}
     try:
         while waiting or running:
-            for job in list(waiting):
+            for job, stages in list(waiting):
                 if not idle:
                     break
-                if not any(must_wait(job, other, begun) for other, _ in running.values()):
-                    waiting.remove(job)
+                if not any(must_wait(stages, others, begun) for _, others, _ in running.values()):
+                    waiting.remove((job, stages))
                     process = idle.pop()
-                    running[process.submit(job.work, *job.arguments)] = (job, process)
+                    running[process.submit(work, job)] = (job, stages, process)
             finished, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
             for future in finished:
-                job, process = running.pop(future)
+                job, _, process = running.pop(future)
                 try:
-                    result: T | str = future.result()
+                    result: Done | str = future.result()
                 except BrokenProcessPool:
                     process.shutdown(wait=False)
                     process, result = _process(at_once), "its process died; is there memory for so many at once?"
                 idle.append(process)
                 yield job, result
     finally:
-        for process in [*idle, *(process for _, process in running.values())]:
+        for process in [*idle, *(process for *_, process in running.values())]:
             process.shutdown(wait=False, cancel_futures=True)
 
 
@@ -158,11 +144,11 @@ _VARIANT_NAME = re.compile(r"[^/\\\s][^/\\\n]*")
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked suite: the recipe of every column, variant and seed, and that of the start, if one is made."""
+    """A checked suite: the recipe of every column and variant with the first seed, and that of the start, if any."""
 
     suite: Suite
     baseline: str
-    columns: Mapping[str, Mapping[str, Mapping[int, Recipe]]]
+    columns: Mapping[str, Mapping[str, Recipe]]
     start: Recipe | None = None
 
     def units(self) -> Iterator[VariantRun]:
@@ -170,23 +156,19 @@ class Experiment:
         for seed in self.suite.seeds:
             for column, recipes in self.columns.items():
                 for name in sorted(recipes, key=lambda name: name != self.baseline):
-                    yield VariantRun(name, column, seed, recipes[name][seed])
+                    yield VariantRun(name, column, seed, recipes[name].model_copy(update={"seed": seed}))
 
     def started_from(self, model: Path) -> Experiment:
         """The same with all variants starting from ``model``."""
-        start = str(model.resolve())
+        start = {"start": str(model.resolve())}
         columns = {
             column: {
-                name: {seed: _put_model(recipe, start) for seed, recipe in by_seed.items()}
-                for name, by_seed in recipes.items()
+                name: recipe.model_copy(update={"model": recipe.model.model_copy(update=start)})
+                for name, recipe in recipes.items()
             }
             for column, recipes in self.columns.items()
         }
         return replace(self, columns=columns)
-
-
-def _put_model(recipe: Recipe, start: str) -> Recipe:
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"start": start})})
 
 
 def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experiment:
@@ -217,7 +199,7 @@ def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experimen
             if name is not None and name not in way.variants:
                 known = ", ".join(way.variants)
                 raise InputError(path, None, f"{key}: no variant is called {name!r} (variants: {known})")
-        columns[column] = {name: _seeds(path, suite, way, name, column, settings) for name in way.variants}
+        columns[column] = {name: _variant(path, suite, way, name, column, settings) for name in way.variants}
         if suite.axis is not None:
             _axis_values(columns[column], suite.axis, path)
     rows = {FIRST_STAGE, *(name for recipes in columns.values() for name in recipes)}
@@ -236,18 +218,6 @@ def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experimen
     return Experiment(suite, baseline, columns, start)
 
 
-def _seeds(
-    path: Path, suite: Suite, way: Column, name: str, column: str, settings: Sequence[Override]
-) -> dict[int, Recipe]:
-    """The recipe of a variant with each seed."""
-    if not _VARIANT_NAME.fullmatch(name):
-        raise InputError(path, None, f"variants: {name!r} cannot name a folder")
-    recipe = _variant(path, suite, way, name, settings)
-    measures_of(recipe, suite.measures)
-    label = label_of(name, column)
-    return {seed: recipe.model_copy(update={"seed": seed, "name": label}) for seed in suite.seeds}
-
-
 def _start(path: Path, suite: Suite, settings: Sequence[Override]) -> Recipe | None:
     """The recipe that makes the start of all variants; None if there is no text to make it from."""
     changes = dict(suite.start)
@@ -259,8 +229,10 @@ def _start(path: Path, suite: Suite, settings: Sequence[Override]) -> Recipe | N
     return build_recipe(read_yaml(base), base, [*own, *given])
 
 
-def _variant(path: Path, suite: Suite, way: Column, name: str, settings: Sequence[Override]) -> Recipe:
+def _variant(path: Path, suite: Suite, way: Column, name: str, column: str, settings: Sequence[Override]) -> Recipe:
     """The recipe of a variant. Settings of a stage that only other recipes of the suite have are left out."""
+    if not _VARIANT_NAME.fullmatch(name):
+        raise InputError(path, None, f"variants: {name!r} cannot name a folder")
     differs = dict(way.variants[name] or {})
     base = find_recipe(differs.pop(BASE, way.base), folder=path.parent)
     tree = read_yaml(base)
@@ -268,7 +240,9 @@ def _variant(path: Path, suite: Suite, way: Column, name: str, settings: Sequenc
     missing = [["stages", stage] for stage in _stages_of_bases(path, suite) - set(tree.get("stages") or ())]
     applicable = [override for override in [*shared, *settings] if override.path.split(".")[:2] not in missing]
     changes = [Override(key, value, f"{path}: variants.{name}:", path.parent) for key, value in differs.items()]
-    return build_recipe(tree, base, [*applicable, *changes])
+    recipe = build_recipe(tree, base, [*applicable, *changes])
+    measures_of(recipe, suite.measures)  # raises if one is unknown
+    return recipe.model_copy(update={"seed": suite.seeds[0], "name": label_of(name, column)})
 
 
 def _stages_of_bases(path: Path, suite: Suite) -> set[str]:
@@ -287,21 +261,19 @@ def _anchored(other: EvaluateOnOptions, base: Path) -> EvaluateOnOptions:
     return other.model_copy(update={name: os.path.abspath(base / path) for name, path in paths.items()})
 
 
-def _axis_values(recipes: Mapping[str, Mapping[int, Recipe]], axis: str, source: Path) -> dict[str, float]:
+def _axis_values(recipes: Mapping[str, Recipe], axis: str, source: Path) -> dict[str, float]:
     """The option of each variant that has it; a stage may be left out in some."""
     values: dict[str, float] = {}
-    missing: RankwellError | None = None
-    for name, by_seed in recipes.items():
+    for name, recipe in recipes.items():
         try:
-            value = value_at(next(iter(by_seed.values())), axis)
-        except RankwellError as error:
-            missing = missing or error
+            value = value_at(recipe, axis)
+        except RankwellError:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(source, None, f"axis: {axis} is {value!r} in {name}, expected a number")
         values[name] = float(value)
-    if missing is not None and not values:
-        raise missing
+    if not values:
+        value_at(next(iter(recipes.values())), axis)  # raises
     return values
 
 
@@ -371,9 +343,9 @@ def planned_stages(experiment: Experiment, out: Path) -> dict[str, list[PlannedS
 
 def _check_candidates(experiment: Experiment) -> None:
     """Raise unless the variant whose candidates all others rank learns a first stage."""
-    seed, kinds = experiment.suite.seeds[0], stage_kinds()
+    kinds = stage_kinds()
     for column, name in _sources(experiment).items():
-        if not any(kinds[stage.kind].finds for stage in experiment.columns[column][name][seed].stages):
+        if not any(kinds[stage.kind].finds for stage in experiment.columns[column][name].stages):
             raise RankwellError(f"the candidates of {name}: it learns no first stage")
 
 
@@ -397,7 +369,7 @@ def _results(
             yield unit, train_variant(unit, suite, out, device, say)
         return
     prepared: dict[str, Prepared | None] = {}
-    waiting, by_name = [], {str(unit): unit for unit in units}
+    waiting = []
     for unit in units:
         try:
             # Each job checks its own stages: to check all of them here would leave the device idle for minutes.
@@ -405,9 +377,10 @@ def _results(
         except RankwellError as error:
             yield unit, VariantResult({}, str(error))
             continue
-        waiting.append(RecipeJob(str(unit), stages, train_variant_in_process, (unit, suite, out, device)))
-    for job, result in run_jobs(waiting, jobs, lambda key: any((out / "stages").glob(f"*-{key}"))):
-        yield by_name[job.name], VariantResult({}, result) if isinstance(result, str) else result
+        waiting.append((unit, stages))
+    work = partial(train_variant_in_process, suite=suite, out=out, device=device)
+    for unit, result in run_jobs(waiting, work, jobs, lambda key: any((out / "stages").glob(f"*-{key}"))):
+        yield unit, VariantResult({}, result) if isinstance(result, str) else result
 
 
 # Measuring
@@ -422,7 +395,7 @@ class _Scoreboard:
         self.groups: dict[str, dict[str, Groups]] = {}
         self.measured: dict[str, dict[str, dict[int, Evaluation]]] = {}
         for column, recipes in experiment.columns.items():
-            recipe = recipes[experiment.baseline][suite.seeds[0]]
+            recipe = recipes[experiment.baseline]
             data = prepare(recipe, out, device=device)
             self.measures, depth = measures_of(recipe, suite.measures), recipe.evaluate.depth
             for place, collection, split in (

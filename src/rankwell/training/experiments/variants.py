@@ -206,12 +206,12 @@ def _reason(error: Exception, folder: Path) -> str:
 
 def _write_candidates(trained: Trained, out: Path) -> tuple[str, str] | None:
     """The candidates that the last learned first stage of a recipe found, as files."""
-    learned = [done.result.first_stage for done in trained.work.done if done.result.first_stage is not None]
-    if not learned:
+    learned = trained.work.first_stage
+    if learned is None:
         return None
     paths = []
     for split in (trained.work.data.train, trained.work.data.dev):
-        path = out / "candidates" / f"{learned[-1].name}.{split.digest}.run.npz"
+        path = out / "candidates" / f"{learned.name}.{split.digest}.run.npz"
         if process_number() == 0 and not path.exists():
             write_run(split.run, path)
         paths.append(os.path.abspath(path))
@@ -235,7 +235,7 @@ def _evaluations(trained: Trained, suite: Suite, pool: Path) -> Iterator[tuple[s
     measures, depth = measures_of(recipe, suite.measures), recipe.evaluate.depth
     data = last.work.data
     yield DEV, last.run, evaluate_split(data.dev, last.run, measures, depth)
-    learned = next((done.result.first_stage for done in reversed(last.work.done) if done.result.first_stage), None)
+    learned = last.work.first_stage
     for name, collection, split in further_splits(recipe, suite, pool, last.work.device):
         if learned is not None and collection.digest == data.collection.digest:
             split = search_split(split, learned, recipe.first_stage.depth, last.work.device)

@@ -25,7 +25,7 @@ from rankwell.training.fit import finished
 from rankwell.training.fit.judge import interval_of, judge, p_value
 from rankwell.training.fit.results import Bests, Plan, Result, Skipped, Step
 from rankwell.training.fit.speed import NotTimedError
-from rankwell.training.fit.split import Part, Parts
+from rankwell.training.fit.split import Part
 from rankwell.training.fit.steps import BASE, ENGINE, all_steps
 from rankwell.training.fit.task import FitTask
 
@@ -59,6 +59,7 @@ class Clock:
 class Climb:
     """All steps in order, whether kept or not, and the best of their results."""
 
+    task: FitTask
     tried: tuple[Result | Skipped, ...]
     bests: Bests
 
@@ -66,11 +67,6 @@ class Climb:
     def results(self) -> list[Result]:
         """The steps that were measured."""
         return [tried for tried in self.tried if isinstance(tried, Result)]
-
-    @property
-    def standing(self) -> list[Result]:
-        """The results that were the best for a while."""
-        return [result for result in self.results if "best" in result.becomes]
 
     @property
     def skipped(self) -> list[Skipped]:
@@ -82,31 +78,32 @@ class Climb:
         """What is saved: the best system or, if nothing is better than the user's engine, the best beside it."""
         return self.bests.search if self.bests.best.is_engine else self.bests.best
 
-    def reported(self, parts: Parts) -> Part:
+    @property
+    def reported(self) -> Part:
         """The queries of the report."""
-        return parts.reported(self.bests.best.count)
-
-    def chosen_on(self, parts: Parts) -> bool:
-        """Whether settings of the best system were chosen on the queries of the report."""
-        return self.reported(parts) is parts.judged and not self.bests.best.step.given
-
-    def cross_validated(self, task: FitTask) -> float:
-        """The measure of the best system where each query is ranked by settings chosen without it."""
-        return interval_of(task.parts.judged.head(self.bests.best.count), self.bests.best.run, task.measure)[0]
+        return self.task.parts.reported(self.bests.best.count)
 
     @property
-    def late(self) -> bool:
-        """Whether steps were skipped for lack of time."""
-        return any(skipped.late for skipped in self.skipped)
+    def cross_validated(self) -> float | None:
+        """The measure of the best system where each query is ranked by settings chosen without it.
 
-    def doubling(self, measure: str) -> str | None:
+        None where its settings were not chosen on the queries of the report.
+        """
+        best, judged = self.bests.best, self.task.parts.judged
+        if best.step.given or self.reported is not judged:
+            return None
+        return interval_of(judged.head(best.count), best.run, self.task.measure)[0]
+
+    @property
+    def doubling(self) -> str | None:
         """What twice the judged queries would likely bring, in a sentence; None if that was not measured."""
         found = next((result.doubling for result in self.results if result.doubling is not None), None)
         if found is None:
             return None
         gain, low, high = found
-        likely = f"Twice the judged queries would likely bring about {gain:+.3f} {measure} [{low:+.3f}, {high:+.3f}]"
-        return f"{likely}, as the last doubling did (an adapter, trained on half of them and on all)."
+        likely = f"Twice the judged queries would likely bring about {gain:+.3f} {self.task.measure}"
+        half = "as the last doubling did (an adapter, trained on half of them and on all)."
+        return f"{likely} [{low:+.3f}, {high:+.3f}], {half}"
 
 
 def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
@@ -122,7 +119,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     tried: list[Result | Skipped] = [own] if theirs is None else [theirs, own]
     steps, told = all_steps(task), False
     for place, step in enumerate(steps):
-        task.timer.left = min(task.timer.left, clock.left)
+        task.speed.left = min(task.speed.left, clock.left)
         if not step.quick and not told:
             told = True
             late = [skipped.step for skipped in tried if isinstance(skipped, Skipped) and skipped.late]
@@ -141,7 +138,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
             say(line_of(outcome, task))
         if step.given and task.queries_from is not None:
             _check_headings(task, task.queries_from, bests.base)
-    return Climb(tuple(tried), bests)
+    return Climb(task, tuple(tried), bests)
 
 
 def _check_headings(task: FitTask, kind: str, base: Result) -> None:

@@ -117,9 +117,9 @@ def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fi
         measured = f", measured by {task.measure}" if len(parts.judged) else ""
         say(f"up to {minutes:g} minute{'s' * (minutes != 1)}{measured}:")
         climbed = climb(task, clock, say)
-        system = _save(task, asked, climbed)
+        system = _save(asked, climbed)
         shutil.rmtree(work, ignore_errors=True)
-    return system, ["", *summary(asked.out, task, climbed)]
+    return system, ["", *summary(asked.out, climbed)]
 
 
 def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted:
@@ -174,27 +174,28 @@ def advice(parts: Parts) -> list[str]:
     return []
 
 
-def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
+def summary(out: Path, climbed: Climb) -> list[str]:
     """What was made, what it measures, and what to do with it."""
-    best, base, small, part = climbed.bests.best, climbed.bests.base, climbed.bests.small, climbed.reported(task.parts)
+    task, part, best, base = climbed.task, climbed.reported, climbed.bests.best, climbed.bests.base
     lines = [f"{out}: {climbed.saved.describe()}"]
     if best.report is not None and base.report is not None:
         mean, (low, high) = interval_of(part, best.report, task.measure)
         before, _ = interval_of(part, base.report, task.measure)
         where = f"{len(part):,} queries"
-        if climbed.chosen_on(task.parts):
-            where += f" that its settings were chosen on ({climbed.cross_validated(task):.3f} cross-validated)"
+        if (cross_validated := climbed.cross_validated) is not None:
+            where += f" that its settings were chosen on ({cross_validated:.3f} cross-validated)"
         elif part is not task.parts.judged:
             where += " held out" if task.parts.source == SET_ASIDE else f" ({task.parts.source})"
         ours = "your engine: " if base.engine else ""
         compared = f"; {ours or 'not fitted: '}{before:.3f}" if best is not base else ""
         lines.append(f"{ours * (best is base)}{task.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}{compared}")
         if best is base:
-            others = "; try more --minutes" if climbed.late else ""
+            others = "; try more --minutes" if any(skipped.late for skipped in climbed.skipped) else ""
             lines.append(f"Nothing was shown to be better than this on {base.count:,} queries{others}.")
-    if small is not None:
+    if (small := climbed.bests.small) is not None:
         lines.append(f"{_small(out)}: {small.describe()}, to serve without a GPU")
-    lines += [more] if (more := climbed.doubling(task.measure)) else []
+    if more := climbed.doubling:
+        lines.append(more)
     failed = [skipped.step.title for skipped in climbed.skipped if skipped.outcome == "failed"]
     if failed:
         lines.append(f"Failed: {', '.join(failed)}. The report says why.")
@@ -234,21 +235,20 @@ def _claim(task: FitTask) -> None:
         raise InputError(task.work, None, f"{problem}; remove it, or repeat the command it was made with")
 
 
-def _save(task: FitTask, asked: FitTask, climbed: Climb) -> System:
+def _save(asked: FitTask, climbed: Climb) -> System:
     """Write the system with its card and report."""
-    figures = figures_of(asked.data, task, climbed)
-    command = command_of(asked)
+    out, figures, command = climbed.task.out, figures_of(asked.data, climbed), command_of(asked)
     files = {
         "README.md": card_text(figures, command),
-        "report.html": report_page(figures, task, climbed, command),
-        "queries.tsv": query_table(task, climbed),
+        "report.html": report_page(figures, climbed, command),
+        "queries.tsv": query_table(climbed),
     }
-    if (small := climbed.bests.small) is not None and not is_system(_small(task.out)):
+    if (small := climbed.bests.small) is not None and not is_system(_small(out)):
         shown = (climbed.bests.base.step.name, small.step.name)
         results = [{**result, "kept": True} for result in figures["steps"] if result["step"] in shown]
         own = {**figures, "system": small.describe(), "steps": results}
-        small.system.save(_small(task.out), card=own, files={"README.md": card_text(own, command)})
-    return climbed.saved.system.save(task.out, card=figures, files=files)
+        small.system.save(_small(out), card=own, files={"README.md": card_text(own, command)})
+    return climbed.saved.system.save(out, card=figures, files=files)
 
 
 def command_of(task: FitTask) -> str:

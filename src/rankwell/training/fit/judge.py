@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rankwell.corpus.records import Run
 from rankwell.evaluation.compare import Contrast, compare
@@ -13,16 +13,6 @@ from rankwell.training.fit.split import Part
 from rankwell.training.fit.task import FitTask
 
 LEVEL = 0.05
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How a result compares with another: whether it is better, and whether it takes the other's place."""
-
-    contrast: Contrast
-    better: bool
-    replaces: bool
-    mean: float
 
 
 def judge(task: FitTask, result: Result, bests: Bests | None) -> Result:
@@ -40,32 +30,31 @@ def judge(task: FitTask, result: Result, bests: Bests | None) -> Result:
         return replace(result, run=same.run, count=same.count, kept=False, becomes=becomes)
     others = {name: getattr(bests, name) for name in {*step.beats, *step.replaces}}
     verdicts = {name: compare_with(task, result, other) for name, other in others.items() if other is not None}
-    passed = {name for name in others if name not in verdicts or verdicts[name].replaces}
+    passed = {name for name in others if name not in verdicts or verdicts[name][1]}
     failed = next((name for name in step.beats if name not in passed), "best")
     beaten = passed >= set(step.beats) - {"best"}
     becomes = tuple(name for name in step.replaces if name in passed and (beaten or others[name] is None))
-    verdict = verdicts[failed]
-    kept = verdict.better and passed >= set(step.beats)
-    return replace(result, contrast=verdict.contrast, mean=verdict.mean, kept=kept, becomes=becomes)
+    contrast, _ = verdicts[failed]
+    kept = contrast.difference > 0 and passed >= set(step.beats)
+    mean = evaluate(task.parts.judged.head(result.count).qrels, result.run, [task.measure]).mean[task.measure]
+    return replace(result, contrast=contrast, mean=mean, kept=kept, becomes=becomes)
 
 
-def compare_with(task: FitTask, result: Result, other: Result) -> Verdict:
-    """Compare a result with another by a paired test on the queries that it is measured on.
+def compare_with(task: FitTask, result: Result, other: Result) -> tuple[Contrast, bool]:
+    """Compare a result with another by a paired test on the queries that it is measured on, and say if it replaces it.
 
     To replace the other, it must be shown to be better. What is fitted with caution must be better; what is there
     without fitting must not be shown to be worse. Both have to be shown to be better than the user's engine.
     """
     part = task.parts.judged.head(result.count)
     runs = {"before": other.run, "with it": result.run}
-    comparison = compare(part.qrels, runs, task.measure, baseline="before")
-    [contrast] = comparison.contrasts
+    [contrast] = compare(part.qrels, runs, task.measure, baseline="before").contrasts
     better, shown = contrast.difference > 0, contrast.p < LEVEL
-    replaces = better and shown
     if not other.engine and result.step.given:
-        replaces = better or not shown
-    elif not other.engine and result.step.cautious and result.system.first_stage.share:
-        replaces = better
-    return Verdict(contrast, better, replaces, comparison.evaluations["with it"].mean[task.measure])
+        return contrast, better or not shown
+    if not other.engine and result.step.cautious and result.system.first_stage.share:
+        return contrast, better
+    return contrast, better and shown
 
 
 def interval_of(part: Part, run: Run, measure: str) -> tuple[float, Interval]:

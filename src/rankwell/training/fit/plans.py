@@ -9,11 +9,10 @@ from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import chosen_device
 from rankwell.rank.passage_vectors import PassageWords
 from rankwell.training.fit.results import Bests, Plan, Result, Skipped
-from rankwell.training.fit.schedule import LISTWISE, POINTWISE, schedule
 from rankwell.training.fit.speed import ADAPTER_SECONDS, NotTimedError, training_factor
 from rankwell.training.fit.split import Part
-from rankwell.training.fit.task import FitTask, K
-from rankwell.training.stage import stage_kinds
+from rankwell.training.fit.task import LISTWISE, POINTWISE, FitTask, K, schedule
+from rankwell.training.stage_options.first_stages import AdapterOptions
 
 Planned = Plan | Skipped | None
 
@@ -66,9 +65,9 @@ def searching(encoder: str, task: FitTask, bests: Bests, left: float) -> Planned
 
 def _encoding(task: FitTask, bests: Bests, encoder: str) -> float:
     """The seconds in which the vectors that are missing, and those of the queries, are computed."""
-    rates = task.rates(encoder)
-    queries = len(task.parts.judged) + task.reported
-    return task.unencoded(bests.search.system.index, encoder, PassageWords) / rates.documents + queries / rates.queries
+    documents, queries = task.speed.vectors(encoder)
+    missing = task.unencoded(bests.search.system.index, encoder, PassageWords)
+    return missing / documents + (len(task.parts.judged) + task.reported) / queries
 
 
 # Settings, which are tuned on judged queries
@@ -105,7 +104,7 @@ def reading(model: str, task: FitTask, bests: Bests, left: float, *, words: bool
     """Re-rank with a model as it is, as deep and as many queries as fit: fewer queries before less depth."""
     if lacking := lacks_judged(task):
         return lacking
-    speed, most = task.scored_a_second(model, words), bests.candidates.count
+    speed, most = task.speed.scores(model, words=words), bests.candidates.count
     pairs = READING_TIME * left * speed
     depths = (depth for depth in DEPTHS if depth * (min(most, ENOUGH_READ) + task.reported) <= pairs)
     depth = max(depths, default=DEPTHS[0])
@@ -133,12 +132,12 @@ def training_adapter(task: FitTask, bests: Bests, left: float) -> Planned:
     if lacking := lacks_fit(task):
         return lacking
     parts, encoder = task.parts, encoder_of(bests.search)
-    rates, epochs = task.rates(encoder), float(stage_kinds()["adapter"].options().epochs)
-    vectors = task.unencoded(bests.search.system.index, encoder) / rates.documents
+    documents, queries = task.speed.vectors(encoder)
+    vectors = task.unencoded(bests.search.system.index, encoder) / documents
 
     def seconds(start: str, fit: Part) -> float:
-        queries = len(fit) + len(parts.choose) + len(parts.report)
-        return vectors + queries / rates.queries + 1.5 * epochs * fit.pairs * ADAPTER_SECONDS
+        count = len(fit) + len(parts.choose) + len(parts.report)
+        return vectors + count / queries + 1.5 * AdapterOptions().epochs * fit.pairs * ADAPTER_SECONDS
 
     return _training(task, left, seconds, bests.starts[:1])
 
@@ -162,10 +161,10 @@ def training_ranker(task: FitTask, bests: Bests, left: float) -> Planned:
         parts, stages = task.parts, (POINTWISE, LISTWISE)
         lists = sum(float(stage["epochs"]) * fit.pairs * (1 + int(stage["negatives"])) for stage in stages)
         found = bests.candidates
-        searching = len(fit) / task.rates(encoder_of(found)).queries if found.system.first_stage.share else 0.0
+        searching = len(fit) / task.speed.vectors(encoder_of(found))[1] if found.system.first_stage.share else 0.0
         read = (2 * len(parts.choose) + len(parts.report)) * K
         factor = training_factor(task.device)
-        guess = (factor * lists + read) / task.pairs_a_second(start)
+        guess = (factor * lists + read) / task.speed.pairs(start)
         if not left / 4 < guess < 4 * left:  # otherwise, a guess will do
             return searching + guess
         try:
@@ -177,10 +176,10 @@ def training_ranker(task: FitTask, bests: Bests, left: float) -> Planned:
 
 
 def _encoder_seconds(task: FitTask, start: str, fit: Part) -> float:
-    parts, rates = task.parts, task.rates(start)
-    epochs, queries = float(schedule(fit, start, task.device)["epochs"]), len(parts.choose) + len(parts.report)
-    training = epochs * training_factor(task.device) * fit.pairs / task.pairs_a_second(start)
-    return training + len(task.index) / rates.documents + queries / rates.queries
+    documents, queries = task.speed.vectors(start)
+    epochs, count = float(schedule(fit, start, task.device)["epochs"]), len(task.parts.choose) + len(task.parts.report)
+    training = epochs * training_factor(task.device) * fit.pairs / task.speed.pairs(start)
+    return training + len(task.index) / documents + count / queries
 
 
 def _training(

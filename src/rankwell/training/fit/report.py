@@ -14,7 +14,7 @@ from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import compare
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval
-from rankwell.plots.ladder import Bar, draw_costs, draw_ladder
+from rankwell.plots.fit_steps import Bar, draw_costs, draw_steps
 from rankwell.plots.pictures import page, table
 from rankwell.training.fit.climb import Climb
 from rankwell.training.fit.judge import LEVEL, interval_of, p_value
@@ -31,10 +31,9 @@ def measures_of(measure: str) -> list[str]:
     return list(dict.fromkeys([measure, "nDCG@10", "R@100"]))
 
 
-def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
+def figures_of(data: str, climbed: Climb) -> dict[str, Any]:
     """Everything that was measured, for ``system.json``."""
-    parts = task.parts
-    on = "steps were chosen on them" if climbed.reported(parts) is parts.judged else parts.source
+    task, parts, reported = climbed.task, climbed.task.parts, climbed.reported
     return {
         "data": data,
         "documents": len(task.index),
@@ -42,17 +41,17 @@ def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
             "judged": len(parts.judged),
             "fit": len(parts.fit),
             "choose": len(parts.choose),
-            "report": len(climbed.reported(parts)),
+            "report": len(reported),
         },
-        "reported on": on,
+        "reported on": "steps were chosen on them" if reported is parts.judged else parts.source,
         "clicks": task.dataset.clicks,
         "measure": task.measure,
         "seed": task.seed,
         "machine": machine(),
         "system": climbed.bests.best.describe(),
         "base": climbed.bests.base.step.title,
-        "twice the queries": climbed.doubling(task.measure),
-        "steps": [_figures(tried, task, climbed.reported(parts)) for tried in climbed.tried],
+        "twice the queries": climbed.doubling,
+        "steps": [_figures(tried, task, reported) for tried in climbed.tried],
     }
 
 
@@ -84,15 +83,15 @@ def _figures(tried: Result | Skipped, task: FitTask, reported: Part) -> dict[str
     return record
 
 
-def query_table(task: FitTask, climbed: Climb) -> str:
+def query_table(climbed: Climb) -> str:
     """The measure of every query to report under each step that was kept, as tab-separated lines."""
-    results, part = [result for result in climbed.results if result.report is not None], climbed.reported(task.parts)
-    names = [result.step.name for result in results]
+    results, part = [result for result in climbed.results if result.report is not None], climbed.reported
+    names, measure = [result.step.name for result in results], climbed.task.measure
     again = [name if names.index(name) == place else f"{name} again" for place, name in enumerate(names)]
     rows = [["query", *again]]
     if results and len(part):
-        evaluations = [evaluate(part.qrels, result.report or Run(), [task.measure]) for result in results]
-        columns = [evaluation.per_query[task.measure].tolist() for evaluation in evaluations]
+        evaluations = [evaluate(part.qrels, result.report or Run(), [measure]) for result in results]
+        columns = [evaluation.per_query[measure].tolist() for evaluation in evaluations]
         rows += [
             [qid, *(f"{value:.6g}" for value in values)]
             for qid, *values in zip(evaluations[0].qids, *columns, strict=True)
@@ -138,25 +137,26 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def report_page(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command: str) -> str:
+def report_page(figures: Mapping[str, Any], climbed: Climb, command: str) -> str:
     """The text of ``report.html``."""
-    body = [*_lead(task, climbed), *_steps(task, climbed)]
+    body = [*_lead(climbed), *_steps(climbed)]
     if climbed.bests.best.report is not None and climbed.bests.base.report is not None:
-        body += _queries(task, climbed)
-    body += _settings(figures, task, climbed, command)
+        body += _queries(climbed)
+    body += _settings(figures, climbed, command)
     return page(f"Search fitted to {Path(figures['data']).name}", body)
 
 
-def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
-    best, base, part, measure = climbed.bests.best, climbed.bests.base, climbed.reported(task.parts), task.measure
+def _lead(climbed: Climb) -> Iterator[str]:
+    task, part, best, base = climbed.task, climbed.reported, climbed.bests.best, climbed.bests.base
+    measure, cross_validated = task.measure, climbed.cross_validated
     trained = f"; trained: {', '.join(stages)}" if (stages := best.stages) else ""
     words = f"{escape(best.describe())}{trained}."
     if best.report is not None and base.report is not None:
         where = f"{len(part):,} queries that nothing was fitted to or chosen on ({escape(task.parts.source)})"
         if part is task.parts.judged:
             where = f"{len(part):,} queries, the same that steps were chosen on"
-        if climbed.chosen_on(task.parts):
-            where += f"; cross-validated, the system has {climbed.cross_validated(task):.3f}"
+        if cross_validated is not None:
+            where += f"; cross-validated, the system has {cross_validated:.3f}"
         title = escape(base.step.title) + ("" if base.engine else ", not fitted")
         mean, (low, high) = interval_of(part, best.report, measure)
         figure = f'{measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}]'
@@ -164,26 +164,27 @@ def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
             yield f'<p class="lead">{figure} on {where}. Nothing was shown to be better than {title}.</p>'
         else:
             # Where settings were chosen on these queries, the gain is that with those chosen without each.
-            runs = {"base": base.report, "system": best.run if climbed.chosen_on(task.parts) else best.report}
+            runs = {"base": base.report, "system": best.report if cross_validated is None else best.run}
             [gain] = compare(part.qrels, runs, measure, baseline="base").contrasts
             below, above = gain.interval
             yield (
                 f'<p class="lead">{figure}, {gain.difference:+.3f} over {title} '
-                f"[{below:+.3f}, {above:+.3f}]{' cross-validated' * climbed.chosen_on(task.parts)}, on {where}.</p>"
+                f"[{below:+.3f}, {above:+.3f}]{' cross-validated' * (cross_validated is not None)}, on {where}.</p>"
             )
             before = "" if base.engine else f"; not fitted, {base.milliseconds:.0f} ms"
             words += f" A query takes {best.milliseconds:.0f} ms{before}."
     else:
         yield '<p class="lead">Nothing was measured: there were no judged queries.</p>'
     yield f"<p>{words}</p>"
-    if more := climbed.doubling(measure):
+    if more := climbed.doubling:
         yield f"<p>{escape(more)}</p>"
     clicks = f"; {escape(task.dataset.clicks)}" if task.dataset.clicks else ""
     yield f'<p class="dim">{len(task.index):,} documents; {escape(task.parts.describe())}{clicks}.</p>'
 
 
-def _steps(task: FitTask, climbed: Climb) -> Iterator[str]:
+def _steps(climbed: Climb) -> Iterator[str]:
     yield "<h2>Step by step</h2>"
+    task = climbed.task
     part, measure = task.parts.judged, task.measure
     if len(part):
         trained = f"; trained ones on the {len(task.parts.choose):,} that nothing was trained on" * bool(task.parts.fit)
@@ -196,16 +197,17 @@ def _steps(task: FitTask, climbed: Climb) -> Iterator[str]:
         for result in climbed.results:
             mean, (low, high) = interval_of(part.head(result.count), result.run, measure)
             bars.append(Bar(result.step.title, mean, low, high, result.kept, result.milliseconds))
-        yield draw_ladder(bars, measure)
+        yield draw_steps(bars, measure)
     heads = ["step", measure, "gain", "p", "ms a query", "made in"]
     yield table(heads, [_tried_cells(tried, task) for tried in climbed.tried])
     if not len(part):
         return
     yield f"<h2>{measure} against time</h2>"
     yield draw_costs(bars, measure)
-    reported, names = climbed.reported(task.parts), measures_of(measure)
+    reported, names = climbed.reported, measures_of(measure)
+    standing = [result for result in climbed.results if "best" in result.becomes]
     yield f"<h2>On the {len(reported):,} queries of the report</h2>"
-    yield table(["step kept", *names], [_report_cells(result, reported, names) for result in climbed.standing])
+    yield table(["step kept", *names], [_report_cells(result, reported, names) for result in standing])
 
 
 def _tried_cells(tried: Result | Skipped, task: FitTask) -> str:
@@ -237,15 +239,15 @@ def _mean(part: Part, run: Run, measure: str) -> str:
 # Queries
 
 
-def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
-    best, base, part, measure = climbed.bests.best, climbed.bests.base, climbed.reported(task.parts), task.measure
+def _queries(climbed: Climb) -> Iterator[str]:
+    task, part, best, base = climbed.task, climbed.reported, climbed.bests.best, climbed.bests.base
+    measure = task.measure
     assert best.report is not None
     assert base.report is not None
     if best is not base:
-        evaluations = [evaluate(part.qrels, run, [measure]) for run in (best.report, base.report)]
-        ours, theirs = (evaluation.per_query[measure] for evaluation in evaluations)
-        qids = evaluations[0].qids
-        gap_of = dict(zip(qids, (ours - theirs).tolist(), strict=True))
+        ours, theirs = (evaluate(part.qrels, run, [measure]) for run in (best.report, base.report))
+        gaps = ours.per_query[measure] - theirs.per_query[measure]
+        gap_of = dict(zip(ours.qids, gaps.tolist(), strict=True))
         yield f"<h2>Query by query: {escape(best.step.title)} against {escape(base.step.title)}</h2>"
         better, worse = (sum(sign * gap > 0 for gap in gap_of.values()) for sign in (1, -1))
         yield f"<p>{better:,} queries better, {len(gap_of) - better - worse:,} equal, {worse:,} worse.</p>"
@@ -306,8 +308,8 @@ def _document(task: FitTask, docid: str) -> str:
 # Settings
 
 
-def _settings(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command: str) -> Iterator[str]:
-    system = climbed.saved.system
+def _settings(figures: Mapping[str, Any], climbed: Climb, command: str) -> Iterator[str]:
+    task, system = climbed.task, climbed.saved.system
     rows = {
         "documents": f"{len(task.index):,}",
         "first stage": ", ".join(f"{name} {value}" for name, value in system.first_stage.describe().items()),

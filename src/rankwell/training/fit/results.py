@@ -12,7 +12,7 @@ from rankwell.evaluation.compare import Contrast
 from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.fusion import before_rest
 from rankwell.rank.system import System
-from rankwell.training.fit.engine_runs import only
+from rankwell.training.fit.split import only
 from rankwell.training.fit.task import FitTask, K
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from rankwell.core.errors import RankwellError
 from rankwell.core.native import working_time
 from rankwell.core.stopping import TimeIsUp, time_limit
-from rankwell.models.devices import Computing, chosen_device, resolve
+from rankwell.models.devices import Computing, DTypeName, Precision, chosen_device, resolve
 from rankwell.rank.ranker import open_ranker
 from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.index import Index
@@ -31,86 +31,84 @@ SECONDS = 2.0
 AT_A_TIME = {"cuda": 512, "cpu": 10}
 """Texts or pairs in a batch; a CPU may take seconds for more."""
 Text = TypeVar("Text")
-Rate = TypeVar("Rate")
+Measured = TypeVar("Measured")
 
 
 class NotTimedError(RankwellError):
     """The time for measurements is up."""
 
 
-class Timer:
-    """Measurements of how fast models are here, each made once and all within so many seconds."""
+class Speed:
+    """How fast models are here on some of the texts; each rate is measured once, and all within so many seconds."""
 
-    def __init__(self, seconds: float):
-        self.left, self.each = seconds, min(SECONDS, seconds / 20)
-        self._rates: dict[tuple[str, ...], Any] = {}
+    def __init__(self, index: Index, parts: Parts, device: str | None, seconds: float):
+        self._index, self._parts, self._device = index, parts, device
+        self.left, self._each = seconds, min(SECONDS, seconds / 20)
+        self._measured: dict[tuple[str, ...], Any] = {}
 
-    def once(self, what: tuple[str, ...], measure: Callable[[], Rate]) -> Rate:
+    def once(self, what: tuple[str, ...], measure: Callable[[], Measured]) -> Measured:
         """What was measured before, or is now. Raises where no time is left for it."""
-        if what in self._rates:
-            rate: Rate = self._rates[what]
-            return rate
+        if what in self._measured:
+            before: Measured = self._measured[what]
+            return before
         begin = working_time()
         try:
             if self.left <= 0:
                 raise TimeIsUp
             with time_limit(self.left, working_time):
-                self._rates[what] = rate = measure()
-                return rate
+                self._measured[what] = measured = measure()
+                return measured
         except TimeIsUp:
             raise NotTimedError("there is no time to measure how long it takes") from None
         finally:
             self.left -= working_time() - begin
 
+    def vectors(self, encoder: str) -> tuple[float, float]:
+        """How many documents and how many queries a bi-encoder encodes in a second for a search."""
+        return self.once(("vectors", encoder), lambda: self._encode(encoder, "auto"))
 
-@dataclass(frozen=True)
-class Rates:
-    """Vectors of documents and of queries a second."""
+    def pairs(self, start: str) -> float:
+        """How many pairs of a query and a document a model reads in a second, in the precision of training."""
+        on = chosen_device(self._device)
+        precision = resolve("auto", "train", on) if on.type == "cpu" else "auto"
+        documents, queries = self.once(("pairs", start), lambda: self._encode(start, precision))
+        return 1 / (1 / documents + 1 / queries)
 
-    documents: float
-    queries: float
-
-    @classmethod
-    def measure(
-        cls, index: Index, parts: Parts, encoder: str, device: str | None, seconds: float, *, training: bool = False
-    ) -> Rates:
-        """Encode some of the documents and queries, in the precision of ``training`` or that of a search."""
-        trained = training and chosen_device(device).type == "cpu"
-        precision = resolve("auto", "train", chosen_device(device)) if trained else "auto"
-        opened = open_encoder(encoder, Computing(device, precision))
-        texts, queries = _texts(index, parts)
+    def _encode(self, encoder: str, precision: Precision | DTypeName) -> tuple[float, float]:
+        opened = open_encoder(encoder, Computing(self._device, precision))
         step = AT_A_TIME["cuda" if opened.device.type == "cuda" else "cpu"]
-        documents = _rate(opened.encode_documents, texts, step, seconds)
-        return cls(documents, _rate(opened.encode_queries, queries, step, seconds))
+        documents = _rate(opened.encode_documents, self._texts, step, self._each)
+        return documents, _rate(opened.encode_queries, self._queries, step, self._each)
+
+    def scores(self, model: str, *, words: bool) -> float:
+        """How many pairs a re-ranker scores in a second, or a bi-encoder by its ``words``."""
+
+        def measure() -> float:
+            queries = self._queries
+            # As in lists of ten.
+            pairs = [(queries[place // 10 % len(queries)], text) for place, text in enumerate(self._texts)]
+            ranker = open_ranker(model, words=words, device=self._device)
+            step = AT_A_TIME[chosen_device(self._device).type]
+            return _rate(lambda some: ranker.predict(some), pairs, step, self._each)
+
+        return self.once(("scores", model, f"{words}"), measure)
 
     @property
-    def pairs(self) -> float:
-        """Pairs of a query and a document a second."""
-        return 1 / (1 / self.documents + 1 / self.queries)
+    def mean_words(self) -> float:
+        """The mean number of words of some documents."""
+        return float(np.mean([len(text.split()) for text in self._texts]))
 
+    @cached_property
+    def _texts(self) -> list[str]:
+        """Some documents, evenly spread."""
+        numbers = np.linspace(0, len(self._index) - 1, min(len(self._index), 1024)).astype(np.int64)
+        return self._index.texts(self._index.docids(numbers))
 
-def measure_ranker(
-    index: Index, parts: Parts, model: str, device: str | None, seconds: float, *, words: bool = False
-) -> float:
-    """Pairs of query and document a second that a re-ranker scores, or a bi-encoder by its ``words``."""
-    texts, queries = _texts(index, parts)
-    pairs = [(queries[place // 10 % len(queries)], text) for place, text in enumerate(texts)]  # as in lists of ten
-    ranker = open_ranker(model, words=words, device=device)
-    return _rate(lambda some: ranker.predict(some), pairs, AT_A_TIME[chosen_device(device).type], seconds)
-
-
-def mean_words(index: Index, parts: Parts) -> float:
-    """The mean number of words of some documents."""
-    texts, _ = _texts(index, parts)
-    return float(np.mean([len(text.split()) for text in texts]))
-
-
-def _texts(index: Index, parts: Parts) -> tuple[list[str], list[str]]:
-    """Some documents, evenly spread, and some queries."""
-    docids = index.docids(np.linspace(0, len(index) - 1, min(len(index), 1024)).astype(np.int64))
-    texts = index.texts(docids)
-    queries = [query.text for part in (parts.judged, parts.report) for query in part.queries[:512]] or texts[:1]
-    return texts, queries
+    @cached_property
+    def _queries(self) -> list[str]:
+        """Some queries; without any, a document."""
+        parts = (self._parts.judged, self._parts.report)
+        return [query.text for part in parts for query in part.queries[:512]] or self._texts[:1]
 
 
 def _rate(encode: Callable[[Sequence[Text]], object], texts: Sequence[Text], step: int, seconds: float) -> float:

@@ -3,7 +3,7 @@
 Settings such as k1, b and shares are few, so they are tuned by cross-validation over all judged queries, and steps
 that train nothing are compared on all of them. Training sees the queries to fit; a trained step is compared with others
 on the queries to choose, and the figures of the report come from the third part: a dev split, if the data has one, or
-training queries set aside. Queries of the same text are in the same part.
+training queries set aside. Queries of the same text are in the same part. Beside them, what the user's engine returned.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 from rankwell.core.errors import Notice, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.corpus.datasets import ALL, Dataset, FolderDataset, NoDatasetError
-from rankwell.corpus.formats import write_documents, write_qrels, write_queries
+from rankwell.corpus.formats import read_run, write_documents, write_qrels, write_queries
 from rankwell.corpus.formats.tables import HF_PREFIX
-from rankwell.corpus.records import Document, Qrels, Query
+from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.corpus.sources import collection_digest, open_collection, resolve_documents
 from rankwell.retrieve.index import Index
 from rankwell.training.recipe import DEV_NAMES
@@ -241,3 +241,46 @@ def write_parts(dataset: Dataset, parts: Parts, folder: Path) -> None:
             if len(part):
                 write_queries(part.queries, temporary / f"queries.{name}.jsonl")
                 write_qrels(part.qrels, temporary / f"qrels.{name}.tsv", format="beir")
+
+
+# What the user's engine returned
+
+
+def engine_run(named: Sequence[str], dataset: Dataset, parts: Parts, index: Index) -> Run | None:
+    """The runs of the splits that are fitted to and reported on, ``named`` as SPLIT=FILE or found; None without any."""
+    given, found = dict(map(_split_of, named)), Run()
+    for split in dict.fromkeys([parts.split or ALL, *([] if parts.source == SET_ASIDE else [parts.source])]):
+        run = read_run(given.pop(split)) if split in given else dataset.run(split)
+        if run is None and found:
+            problem = f"your engine's run of {split} is missing; the report needs it"
+            raise RankwellError(f"{problem}: add run.{split}.txt or --run {split}=FILE, or leave out that split")
+        if run is None:
+            break
+        found = Run({**found, **run})
+    if given:
+        raise RankwellError(f"--run {next(iter(given))}=…: not a split that is fitted to or reported on")
+    return _known(found, parts, index) if found else None
+
+
+def _split_of(run: str) -> tuple[str, str]:
+    split, equals, path = run.partition("=")
+    if not (split and equals and path):
+        raise RankwellError(f"--run {run}: expected SPLIT=FILE, as in train=run.txt")
+    return split, path
+
+
+def _known(run: Run, parts: Parts, index: Index) -> Run:
+    """The documents of a run that are in the collection, which may be fewer. Raises if there are none."""
+    docids = (docid for ranking in run.values() for docid in ranking.docids)
+    unknown, problem = unknown_ids(index, docids, "documents of your engine's run")
+    if problem:
+        warnings.warn(problem, Notice, stacklevel=2)
+    queries = {query.qid for part in (parts.judged, parts.fit, parts.report) for query in part.queries}
+    if queries.isdisjoint(run):
+        raise RankwellError("your engine's run has none of the judged queries; do the ids match?")
+    return Run({qid: ranking.select(lambda docid: docid not in unknown) for qid, ranking in run.items()})
+
+
+def only(run: Run, queries: Sequence[Query]) -> Run:
+    """The part of a run that answers these queries."""
+    return Run({query.qid: run[query.qid] for query in queries if query.qid in run})

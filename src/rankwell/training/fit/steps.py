@@ -32,12 +32,10 @@ from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.bm25_tuning import built_with, choose_analyzer, tune_bm25
 from rankwell.training.fit import plans
-from rankwell.training.fit.engine_runs import only
 from rankwell.training.fit.plans import DEPTHS, encoder_of
 from rankwell.training.fit.results import Plan, Result, Step
-from rankwell.training.fit.schedule import LISTWISE, POINTWISE, schedule
-from rankwell.training.fit.split import LEAST_TO_FIT, Part
-from rankwell.training.fit.task import FitTask, K
+from rankwell.training.fit.split import LEAST_TO_FIT, Part, only
+from rankwell.training.fit.task import LISTWISE, POINTWISE, FitTask, K, schedule
 from rankwell.training.options import FIRST_STAGE_ENCODER
 
 DEFAULT_SHARE, PULL = 0.7, 2 / 3
@@ -122,24 +120,25 @@ def can_be_trained(model: str) -> bool:
 # What is there without fitting
 
 
-def engine(task: FitTask) -> Result:
+def _engine(task: FitTask, below: Result, plan: Plan) -> Result:
     """What the user has."""
     found = only(task.engine or Run(), task.parts.judged.queries)
     return Result(System(FirstStage(task.index, computing=Computing(task.device))), found, engine=True)
 
 
-def bm25(task: FitTask) -> Result:
-    """The lowest result."""
-    return searched(task, System(FirstStage(task.index, computing=Computing(task.device))))
-
-
-def searched(task: FitTask, system: System) -> Result:
-    """A system that nothing was fitted for, with its run of all judged queries."""
+def _searched(task: FitTask, first: FirstStage) -> Result:
+    """A first stage that nothing was fitted for, with its run of all judged queries."""
+    system = System(first)
     return Result(system, system.search(task.parts.judged.queries, K, threads=task.threads))
 
 
-ENGINE = Step("engine", "your engine", lambda task, below, plan: engine(task), given=True)
-BASE = Step("bm25", "BM25", lambda task, below, plan: bm25(task), given=True)
+def _bm25(task: FitTask, below: Result, plan: Plan) -> Result:
+    """The lowest result."""
+    return _searched(task, FirstStage(task.index, computing=Computing(task.device)))
+
+
+ENGINE = Step("engine", "your engine", _engine, given=True)
+BASE = Step("bm25", "BM25", _bm25, given=True)
 
 
 def _hybrid(encoder: str, task: FitTask, below: Result, plan: Plan) -> Result:
@@ -148,7 +147,7 @@ def _hybrid(encoder: str, task: FitTask, below: Result, plan: Plan) -> Result:
     first = FirstStage(lower.index, lower.bm25, encoder, DEFAULT_SHARE, computing=Computing(task.device))
     for store in lower.index.documents.stores:
         first.dense.words(store)  # in the same pass as the vectors, for a step above
-    return searched(task, System(first))
+    return _searched(task, first)
 
 
 # Settings

@@ -22,14 +22,23 @@ from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.bm25_tuning import other_analyzers
 from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import open_collection
-from rankwell.training.fit.engine_runs import engine_run
 from rankwell.training.fit.headings import Kind
-from rankwell.training.fit.schedule import LISTWISE
-from rankwell.training.fit.speed import TIMED_STEPS, TIMING, Rates, Timer, mean_words, measure_ranker
-from rankwell.training.fit.split import CHOOSE, FIT, Part, Parts, divide, open_data, write_parts
+from rankwell.training.fit.speed import TIMED_STEPS, TIMING, Speed
+from rankwell.training.fit.split import (
+    CHOOSE,
+    FIT,
+    LEAST_TO_FIT,
+    Part,
+    Parts,
+    divide,
+    engine_run,
+    open_data,
+    write_parts,
+)
 from rankwell.training.loop.log import read_metrics
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
+from rankwell.training.stage_options.first_stages import EncoderOptions
 
 K = 100
 """Documents per query in the runs that are measured."""
@@ -37,6 +46,22 @@ TITLE_WEIGHTS = (3.0,)
 """Weights of titles to try."""
 LONG = 150
 """From this mean number of words on, a re-ranker is trained on texts of its model's whole length."""
+
+POINTWISE: Mapping[str, Any] = {"epochs": 1, "batch": 32, "negatives": 1, "learning_rate": 1e-4, "best": "last"}
+LISTWISE: Mapping[str, Any] = {
+    "epochs": 2,
+    "batch": 16,
+    "negatives": 15,
+    "learning_rate": 5e-5,
+    "head": "pointwise",
+    "running_mean": 0.999,
+    "best": "last",
+}
+"""How a re-ranker is trained: as in recipes/fit.yaml."""
+LEAST_STEPS, LEAST_BATCH, CPU_EPOCHS = 20, 128, 3.0
+"""The steps that a bi-encoder needs, in smaller batches if there is no other way, and its epochs on a CPU."""
+WIDTH = 384
+"""The width for which the learning rate was chosen; wider encoders train at a lower one."""
 
 
 @dataclass(eq=False)
@@ -91,28 +116,13 @@ class FitTask:
         return engine_run(self.runs, self.dataset, self.parts, self.index)
 
     @cached_property
-    def timer(self) -> Timer:
-        """Measures how fast models are here, in a part of the time."""
-        return Timer(60 * self.minutes * TIMING)
-
-    def rates(self, encoder: str) -> Rates:
-        """How fast texts become vectors of a bi-encoder here."""
-        how = (self.index, self.parts, encoder, self.device, self.timer.each)
-        return self.timer.once(("vectors", encoder), lambda: Rates.measure(*how))
-
-    def pairs_a_second(self, start: str) -> float:
-        """How fast a model reads pairs here in the precision of training."""
-        how = (self.index, self.parts, start, self.device, self.timer.each)
-        return self.timer.once(("pairs", start), lambda: Rates.measure(*how, training=True).pairs)
-
-    def scored_a_second(self, model: str, words: bool) -> float:
-        """How fast a re-ranker scores pairs here, or a bi-encoder by its word vectors."""
-        how = (self.index, self.parts, model, self.device, self.timer.each)
-        return self.timer.once(("scores", model, f"{words}"), lambda: measure_ranker(*how, words=words))
+    def speed(self) -> Speed:
+        """How fast models are here, measured in a part of the time."""
+        return Speed(self.index, self.parts, self.device, 60 * self.minutes * TIMING)
 
     def trained_a_second(self, start: str) -> float:
         """How many pairs a second a re-ranker from a start is trained on here, by a few steps."""
-        return self.timer.once(("training", start), lambda: self._time_training(start))
+        return self.speed.once(("training", start), lambda: self._time_training(start))
 
     def unencoded(self, index: Index, encoder: str, kind: type[PassageVectors | PassageWords] = PassageVectors) -> int:
         """How many documents of an index have no vectors, or no word vectors, yet."""
@@ -178,7 +188,22 @@ class FitTask:
 
     def _reading(self, start: str) -> dict[str, Any]:
         """How a trained re-ranker reads: short texts whole, long ones as far as its model goes, without windows."""
-        if mean_words(self.index, self.parts) < LONG:
+        if self.speed.mean_words < LONG:
             return {}
         positions = describe(find_model(start)).dimensions().max_position_embeddings
         return {"max_length": min(512, positions), "long_documents": "cut"}
+
+
+def schedule(fit: Part, encoder: str, device: str | None) -> dict[str, Any]:
+    """Epochs, batch and rate of a bi-encoder: many documents in a batch, unless that leaves too few steps.
+
+    On a CPU, comparing checkpoints would take about as long as training.
+    """
+    usual, cuda = EncoderOptions(), chosen_device(device).type == "cuda"
+    epochs = usual.epochs if cuda else CPU_EPOCHS
+    batch = max(LEAST_BATCH, min(usual.batch, int(epochs * fit.pairs) // LEAST_STEPS))
+    checkpoint = describe(find_model(encoder))
+    width = checkpoint.dimensions().hidden_size if checkpoint.settings else WIDTH  # a chain's encoder is further down
+    rate = usual.learning_rate * min(1, WIDTH / width) ** 2
+    last = {} if cuda else {"best": "last", "tune_queries": LEAST_TO_FIT}
+    return {"epochs": epochs, "batch": batch, "learning_rate": rate, **last}

@@ -1,13 +1,11 @@
 """The training log: ``metrics.jsonl``, one object a line.
 
 A line of training has a ``learning_rate``, a line without one holds validation figures. What is logged of a step
-should be written before the state that training resumes from, since :meth:`TrainingLog.resume_at` keeps what is at or
-before it.
+should be written before the state that training resumes from, since :class:`TrainingLog` keeps what is at or before it.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import time
@@ -23,28 +21,29 @@ Row = dict[str, Any]
 
 
 class TrainingLog:
-    """Appends to the log of a training folder; every line is handed to the system at once, so a kill loses none.
+    """Appends to the log of a training folder, after ``step``: lines of later steps and incomplete ones are dropped.
 
-    A line also gets ``seconds``, the time spent so far over all runs. A number that is not finite becomes null.
+    Every line is handed to the system at once, so a kill loses none. A line also gets ``seconds``, the time spent so
+    far over all runs. A number that is not finite becomes null.
     """
 
-    def __init__(self, folder: str | Path):
-        self.folder = Path(folder)
-        self.path = self.folder / METRICS
-        self._file: io.FileIO | None = None
+    def __init__(self, folder: str | Path, step: float = math.inf):
+        self.path = Path(folder) / METRICS
         with disk_errors(self.path):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        self._open(read_metrics(folder) if self.path.exists() else [])
-
-    def resume_at(self, step: int) -> None:
-        """Go on after ``step``: lines of later steps are dropped."""
-        self.close()
-        self._open([row for row in read_metrics(self.folder) if row["step"] <= step])
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        exists = self.path.exists()
+        rows = [row for row in read_metrics(folder) if row["step"] <= step] if exists else []
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        if not exists or self.path.read_text(encoding="utf-8", errors="replace") != text:
+            with atomic_text(self.path) as file:
+                file.write(text)
+        self._before = max((float(row.get("seconds") or 0.0) for row in rows), default=0.0)
+        self._began = time.monotonic()
+        with disk_errors(self.path):
+            self._file = self.path.open("ab", buffering=0)
 
     def write(self, step: int, values: Mapping[str, float | str | None]) -> None:
         """Append one line; ``step`` counts the optimiser steps done."""
-        if self._file is None:
-            raise ValueError(f"{self.path} is closed")
         row: Row = {"step": step, **values}
         row.setdefault("seconds", round(self._before + time.monotonic() - self._began, 3))
         broken = {name: None for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
@@ -54,21 +53,8 @@ class TrainingLog:
                 data = data[self._file.write(data) :]
 
     def close(self) -> None:
-        """Close the files."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _open(self, rows: list[Row]) -> None:
-        """Begin with these rows, which are all that the file will hold; incomplete lines are dropped."""
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        if not self.path.exists() or self.path.read_text(encoding="utf-8", errors="replace") != text:
-            with atomic_text(self.path) as file:
-                file.write(text)
-        self._before = max((float(row.get("seconds") or 0.0) for row in rows), default=0.0)
-        self._began = time.monotonic()
-        with disk_errors(self.path):
-            self._file = self.path.open("ab", buffering=0)
+        """Close the file."""
+        self._file.close()
 
 
 def read_metrics(folder: str | Path) -> list[Row]:

@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import InitVar, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -158,21 +158,20 @@ def _saved(folder: Path) -> list[Path]:
 NEAR_CHANCE = 0.01
 LEAST_SPREAD = 1e-3
 LEAST_SHARE_OF_SPREAD = 0.02
+WARMING_UP, PATIENCE = 0.2, 3
+"""Nothing is said in this part of the steps, nor before so many logs in a row look the same."""
 
 
 class CollapseGuard:
     """Watches the means that are logged; warns once of each cause.
 
     ``chance`` is the loss of a model that scores all documents alike, ln N for a softmax over lists of N
-    (``Loss.chance``); without it, only spread and broken numbers are seen.
-    Nothing is said in the first ``after`` of the steps, when a model is still warming up, nor before ``patience`` logs
-    in a row look the same. Lists of one document have no spread and are not taken for collapsed.
+    (``Loss.chance``); without it, only spread and broken numbers are seen. Lists of one document have no spread and
+    are not taken for collapsed.
     """
 
-    def __init__(self, chance: float | None = None, *, after: float = 0.2, patience: int = 3):
+    def __init__(self, chance: float | None = None):
         self.chance = chance
-        self.after = after
-        self.patience = patience
         self._widest = 0.0
         self._in_a_row = {"chance": 0, "spread": 0}
         self._warned: set[str] = set()
@@ -198,9 +197,9 @@ class CollapseGuard:
             causes["spread"] = self._widest > 0 and spread <= max(LEAST_SPREAD, LEAST_SHARE_OF_SPREAD * self._widest)
         messages = []
         for cause, seen in causes.items():
-            late = step > self.after * steps
+            late = step > WARMING_UP * steps
             self._in_a_row[cause] = self._in_a_row[cause] + 1 if seen and late else 0
-            if self._in_a_row[cause] == self.patience and cause not in self._warned:
+            if self._in_a_row[cause] == PATIENCE and cause not in self._warned:
                 self._warned.add(cause)
                 messages.append(self._describe(cause, step, loss, spread))
         for text in messages:
@@ -252,32 +251,31 @@ def train(
     return run.go()
 
 
+@dataclass(eq=False)
 class _Run:
     """One run of the loop: its steps, log, validation and saved states."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        task: Task,
-        options: TrainingOptions,
-        folder: Path,
-        save: Save,
-        seed: int,
-        device: str | None,
-        rule: AttentionRule,
-        validate: Validate | None,
-        guard: CollapseGuard,
-        description: str,
-    ):
-        self.gradients = Gradients(model, task, options, rule, device)
+    model: nn.Module
+    task: Task
+    options: TrainingOptions
+    folder: Path
+    save: Save
+    seed: int
+    device: InitVar[str | None]
+    rule: InitVar[AttentionRule]
+    validate: Validate | None
+    guard: CollapseGuard
+    description: str
+
+    def __post_init__(self, device: str | None, rule: AttentionRule) -> None:
+        task, options = self.task, self.options
+        self.gradients = Gradients(self.model, task, options, rule, device)
         self.processes, self.model = self.gradients.processes, self.gradients.model
-        self.task, self.options, self.folder, self.seed = task, options, folder, seed
-        self.save, self.validate, self.guard, self.description = save, validate, guard, description
-        self.optimiser = make_optimiser(model, options, self.gradients.device)
-        self.mean = RunningMean(model, options.running_mean) if options.running_mean else None
+        self.optimiser = make_optimiser(self.model, options, self.gradients.device)
+        self.mean = RunningMean(self.model, options.running_mean) if options.running_mean else None
         size = task.draw(0)
         if not size:
-            raise RankwellError(f"{description}: there are no {task.items} to train on")
+            raise RankwellError(f"{self.description}: there are no {task.items} to train on")
         self.per_epoch = math.ceil(size / options.batch)
         self.steps = max(1, math.ceil(self.per_epoch * options.epochs))
         if options.max_steps is not None:
@@ -299,9 +297,7 @@ class _Run:
         self.processes.wait()
         self.progress = load_state(self.folder, self.model, self.optimiser, self.mean)
         self.gradients.scale = self.progress.scale
-        self.log = TrainingLog(self.folder) if self.is_main else None
-        if self.log is not None:
-            self.log.resume_at(self.progress.step)
+        self.log = TrainingLog(self.folder, self.progress.step) if self.is_main else None
         self.began = self.saved_at = self.logged_at = time.monotonic()
         self.before = self.progress.seconds
         self.sums: dict[str, Tensor] = {}
@@ -314,11 +310,9 @@ class _Run:
 
     def _steps(self) -> Iterator[int]:
         """The steps that are left; early stopping ends them."""
-        while self.progress.step < self.steps and not self._is_stale():
+        patience = math.inf if self.patience is None else self.patience
+        while self.progress.step < self.steps and self.progress.without_gain < patience:
             yield self.progress.step
-
-    def _is_stale(self) -> bool:
-        return self.patience is not None and self.progress.without_gain >= self.patience
 
     def _items(self, number: int) -> NDArray[np.int64]:
         """The batch of a step: all processes' together."""

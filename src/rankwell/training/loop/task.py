@@ -23,13 +23,11 @@ def backward_scores(
     chunks: Sequence[slice],
     loss: Callable[[Tensor], Tensor],
     step: Step,
-    *,
-    cached: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Add the gradient of ``loss(scores)``; returns the loss and the scores, both detached.
 
-    ``score(chunk)`` gives the scores of one chunk with their graph, one row for each; a row may be a vector.
-    ``cached=None`` keeps all graphs where there is but one chunk, and otherwise one at a time.
+    ``score(chunk)`` gives the scores of one chunk with their graph, one row for each; a row may be a vector. Of several
+    chunks, only one has its graph at a time: each is computed twice.
     """
 
     def score_seeded(number: int) -> Tensor:
@@ -37,10 +35,8 @@ def backward_scores(
         with step.computing():
             return score(chunks[number])
 
-    if cached is None:
-        cached = len(chunks) > 1
-    if not cached:
-        scores = torch.cat([score_seeded(number) for number in range(len(chunks))])
+    if len(chunks) == 1:
+        scores = score_seeded(0)
         value = loss(scores)
         step.backward(value)
         return value.detach(), scores.detach()

@@ -50,12 +50,10 @@ class MapModel(nn.Module):
 
     def modules_after(self, base: Modules) -> Modules:
         """The maps as dense layers behind a bi-encoder's modules."""
-        query, document = (None if own is None else self._dense(own) for own in (self.query, self.document))
-        return Modules(base.pooling, True, (query,) if query else (), (document,) if document else ())
-
-    @staticmethod
-    def _dense(added: Tensor) -> Dense:
-        return Dense(added.detach().cpu() + torch.eye(len(added)))
+        identity = torch.eye(len(self.query))
+        query = Dense(self.query.detach().cpu() + identity)
+        document = () if self.document is None else (Dense(self.document.detach().cpu() + identity),)
+        return Modules(base.pooling, True, (query,), document)
 
 
 class VectorPairTask(PairTask):

@@ -6,12 +6,8 @@ bi-encoder's share beside it are tuned on training queries that were set aside.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -31,49 +27,6 @@ from rankwell.training.stage_options.first_stages import EncoderOptions
 from rankwell.training.stages.pairs import check_pairs, fit_first_stage, pool_of, training_pairs
 
 
-@dataclass(frozen=True, eq=False)
-class EncoderInTraining:
-    """A bi-encoder while it is trained: ``start`` is as it was, ``model`` has the weights that change."""
-
-    model: VectorModel
-    start: BiEncoder
-    history: Sequence[Mapping[str, Any]]
-
-    @property
-    def modules(self) -> Modules:
-        """What follows the encoder."""
-        return Modules(self.model.pooling)
-
-    @property
-    def max_length(self) -> int:
-        """Maximum length of a text in tokens."""
-        return self.start.reader.template.max_length
-
-    def save(self, folder: Path) -> None:
-        """Write it as a sentence-transformers folder."""
-        save_bi_encoder(
-            folder,
-            self.model.encoder,
-            self.start.tokenizer,
-            self.modules,
-            max_length=self.max_length,
-            prompts=(self.start.query_prompt, self.start.document_prompt),
-            history=self.history,
-        )
-
-    def frozen(self) -> BiEncoder:
-        """A copy as it stands, to encode with."""
-        return BiEncoder(
-            deepcopy(self.model.encoder),
-            self.start.tokenizer,
-            modules=self.modules,
-            max_length=self.max_length,
-            query_prompt=self.start.query_prompt,
-            document_prompt=self.start.document_prompt,
-            device=str(next(self.model.parameters()).device),
-        )
-
-
 def check(work: Work, stage: RecipeStage[EncoderOptions]) -> None:
     """Check grid, measure and queries, and that the bi-encoder can be trained."""
     check_pairs(work, stage)
@@ -90,22 +43,13 @@ def check(work: Work, stage: RecipeStage[EncoderOptions]) -> None:
         raise RankwellError(f"{stage.path}.encoder: {folder} has dense layers; name the bi-encoder without them")
 
 
-def load(work: Work, stage: RecipeStage[EncoderOptions]) -> EncoderInTraining:
-    """The bi-encoder to start from."""
-    options = stage.options
-    folder = find_encoder(work, stage, options.encoder)
-    assert folder is not None
-    start = BiEncoder.from_pretrained(folder, device="cpu", precision="fp32", max_length=options.max_length)
-    encoder = copy.deepcopy(start.encoder).requires_grad_(True)
-    model = VectorModel(encoder, start.modules.pooling)
-    record = {"stage": stage.name, "kind": stage.kind, **options.model_dump(mode="json", exclude_none=True)}
-    return EncoderInTraining(model, start, [*work.history, record])
-
-
 def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageResult:
     """Train, then tune BM25 and the bi-encoder's share."""
-    options, encoder = stage.options, load(work, stage)
-    start = encoder.start
+    options = stage.options
+    place = find_encoder(work, stage, options.encoder)
+    assert place is not None
+    start = BiEncoder.from_pretrained(place, device="cpu", precision="fp32", max_length=options.max_length)
+    model = VectorModel(deepcopy(start.encoder).requires_grad_(True), start.modules.pooling)
     documents = work.data.tokens(start.tokenizer)
     train_queries, tune_queries = hold_out(work.data.train.queries, options.tune_queries, work.seed)
     pairs = training_pairs(work, options, train_queries, documents)
@@ -113,15 +57,27 @@ def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageRe
     docids = pool_of(work, tune_queries)
     numbers = documents.numbers(docids)
 
-    def encode(model: nn.Module) -> tuple[Vectors, Vectors]:
-        frozen = encoder.frozen()
-        vectors = frozen.encode_queries([query.text for query in tune_queries])
-        found = vectors, frozen.encode_tokens(documents, numbers)
-        if frozen.device.type == "cuda":
-            del frozen
+    def encode(trained: nn.Module) -> tuple[Vectors, Vectors]:
+        encoder = _as_it_stands(model, start)
+        vectors = encoder.encode_queries([query.text for query in tune_queries])
+        encoded = vectors, encoder.encode_tokens(documents, numbers)
+        if encoder.device.type == "cuda":
+            del encoder
             torch.cuda.empty_cache()
-        return found
+        return encoded
 
+    def save(target: Path) -> None:
+        save_bi_encoder(
+            target,
+            model.encoder,
+            start.tokenizer,
+            Modules(model.pooling),
+            max_length=start.reader.template.max_length,
+            prompts=(start.query_prompt, start.document_prompt),
+            history=[*work.history, record],
+        )
+
+    record = {"stage": stage.name, "kind": stage.kind, **options.model_dump(mode="json", exclude_none=True)}
     teacher = None
     if options.teacher is not None:
         place = find_model(options.teacher)
@@ -136,7 +92,20 @@ def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageRe
         document_prompt=start.prompt_pieces if start.document_prompt else None,
         teacher=teacher,
     )
-    return fit_first_stage(work, stage, folder, encoder.model, task, tune_queries, docids, encode, encoder.save)
+    return fit_first_stage(work, stage, folder, model, task, tune_queries, docids, encode, save)
+
+
+def _as_it_stands(model: VectorModel, start: BiEncoder) -> BiEncoder:
+    """A copy of the bi-encoder that is trained, to encode with; ``start`` is what it was."""
+    return BiEncoder(
+        deepcopy(model.encoder),
+        start.tokenizer,
+        modules=Modules(model.pooling),
+        max_length=start.reader.template.max_length,
+        query_prompt=start.query_prompt,
+        document_prompt=start.document_prompt,
+        device=str(next(model.parameters()).device),
+    )
 
 
 STAGES.register("encoder")(StageKind(EncoderOptions, run, check, measure_first_stage, reads=FINDING, finds=True))

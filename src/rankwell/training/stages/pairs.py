@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from rankwell.rank.dense import tune_hybrid
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.tuning import share_grid
 from rankwell.training.data.sampling import Lists, Plan, RelevantDocuments, draw, find_copies
-from rankwell.training.first_stage import FOLDS, check_held_out, current_first_stage, tune_index
+from rankwell.training.first_stage import check_held_out, current_first_stage, tune_index, tuning_of
 from rankwell.training.loop.contrastive import PairTask
 from rankwell.training.loop.loop import train
 from rankwell.training.recipe import RecipeStage
@@ -75,7 +74,8 @@ def training_pairs(
     rows = [row for row, qid in enumerate(candidates.qids) if qid in text_of]
     candidates = candidates.take(np.array(rows, np.int64))
     relevant = RelevantDocuments.of(candidates.qids, split.qrels, documents, level)
-    relevant = relevant.knowing(find_copies(np.concatenate([relevant.documents, candidates.documents]), documents))
+    copies = find_copies(np.concatenate([relevant.documents, candidates.documents]), documents)
+    relevant = replace(relevant, copy_of=copies)
     lists = partial(draw, candidates, Plan(1, options.negatives), work.seed)
     return TrainingPairs(tuple(text_of[qid] for qid in candidates.qids), lists, relevant)
 
@@ -133,24 +133,12 @@ def tune_encoder(
     index = current_first_stage(work).index
     bm25 = tune_index(work, index, queries, options.measure, options)
     dense = FirstStage(index, encoder=encoder, share=1.0, computing=Computing(work.device)).dense
-    qrels = Qrels({query.qid: work.data.train.qrels[query.qid] for query in queries})
-    measure = str(measure_of(work.recipe, options.measure))
-    tuned = tune_hybrid(
-        index,
-        dense,
-        queries,
-        qrels,
-        bm25.best,
-        measure=measure,
-        step=options.step,
-        folds=FOLDS,
-        seed=work.seed,
-        threads=os.cpu_count() or 1,
-    )
+    how = tuning_of(work, options.measure)
+    tuned = tune_hybrid(index, dense, queries, work.data.train.qrels, bm25.best, step=options.step, **how)
     share = tuned.best.similarity
     FirstStage(index, bm25.best, encoder, share).save(folder)
     means = {shares.similarity: mean for shares, mean in zip(tuned.settings, tuned.means, strict=True)}
-    aside = f"{measure} of {len(queries)} queries set aside"
+    aside = f"{tuned.measure} of {len(queries)} queries set aside"
     return {
         "k1": bm25.best.k1,
         "b": bm25.best.b,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +29,7 @@ from rankwell.models.new_heads import start_listwise_head
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import Reranker
-from rankwell.training.data.candidates import Selection, TrainingCandidates
+from rankwell.training.data.candidates import TrainingCandidates
 from rankwell.training.data.sampling import Lists, TrainingSet, draw
 from rankwell.training.first_stage import find_encoder
 from rankwell.training.loop.loop import CollapseGuard, Progress, train
@@ -101,12 +101,13 @@ def training_candidates(work: Work, options: ListOptions | None = None) -> Train
     depth, found_only = options.depth, options.found_only
     if found_only == "auto" and work.data.collection.dataset.negatives(split.name):
         found_only = False  # no search has found the relevant documents of examples that bring their own negatives
+    candidates_of = partial(
+        TrainingCandidates.of, split.queries, split.qrels, documents=documents, level=level, found_only=found_only
+    )
     if work.candidates is not None:
-        selection = Selection(level, depth, found_only)
-        return TrainingCandidates.of(split.queries, split.qrels, read_run(work.candidates), documents, selection)
-    selection = Selection(level, depth or work.recipe.first_stage.depth, found_only)
+        return candidates_of(read_run(work.candidates), depth=depth)
     judgments = f"the judgments of the split {split.name!r}"
-    return TrainingCandidates.of(split.queries, split.qrels, split.run, documents, selection, judgments=judgments)
+    return candidates_of(split.run, depth=depth or work.recipe.first_stage.depth, judgments=judgments)
 
 
 def train_ranker(
@@ -114,18 +115,17 @@ def train_ranker(
     options: ListOptions,
     folder: Path,
     ranker: RankerInTraining,
-    candidates: TrainingCandidates,
+    qids: Sequence[str],
     documents: StoredTokens,
     lists: Callable[[int], Lists],
     validation: Validate | None,
     description: str,
 ) -> Progress:
-    """Train a ranker on the lists of each epoch."""
+    """Train a ranker on the lists of each epoch, whose queries are numbers of ``qids``."""
     loss = make_loss(options.loss, **options.loss_options)
-    data = TrainingSet.of(
-        work.data.train.queries, candidates, documents, ranker.tokenizer, stems=ranker.config.template.markers
-    )
-    if all(field.name != "type" for field in ranker.config.template.fields):
+    template = ranker.config.template
+    data = TrainingSet.of(work.data.train.queries, qids, documents, ranker.tokenizer, stems=template.markers)
+    if all(field.name != "type" for field in template.fields):
         data = replace(data, types=None)
     task = ranker.task(data, lists, loss)
     guard = CollapseGuard(loss.chance(torch.from_numpy(lists(0).labels)))
@@ -199,12 +199,6 @@ def check_ranker(work: Work, stage: RecipeStage[Any], *trained: str) -> None:
         raise RankwellError(f"{stage.path} needs a ranker: a stage before it ({', '.join(trained)}), or model.start")
 
 
-def check_folds(work: Work, stage: RecipeStage[Any], folds: int) -> None:
-    """Raise unless there is a dev query for each fold."""
-    if (queries := len(work.data.dev.qrels)) < folds:
-        raise RankwellError(f"{stage.path}.folds is {folds}, but dev has {queries} queries")
-
-
 def fit(
     work: Work, stage: RecipeStage[ListOptions], folder: Path, ranker: RankerInTraining, description: str
 ) -> StageResult:
@@ -213,7 +207,7 @@ def fit(
     candidates = training_candidates(work, options)
     lists = partial(draw, candidates, options.plan(), work.seed)
     validation = ranking_validation(work, options, ranker)
-    outcome = train_ranker(work, options, folder, ranker, candidates, documents, lists, validation, description)
+    outcome = train_ranker(work, options, folder, ranker, candidates.qids, documents, lists, validation, description)
     return StageResult(folder / "model", figures=outcome.figures())
 
 

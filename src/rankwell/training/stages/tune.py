@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,7 +52,6 @@ from rankwell.training.recipe import RecipeStage
 from rankwell.training.recipe_results import FIRST_STAGE, RERANK, evaluate_split, measure_of, measures_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number, stage_kinds
 from rankwell.training.stage_options.ranking import TuneOptions, WindowsOptions
-from rankwell.training.stages.shared import check_folds
 from rankwell.training.stages.windows import window_scores
 
 TUNING, HELD_OUT = "tuning.json", "held-out.run.gz"
@@ -74,7 +73,8 @@ def check(work: Work, stage: RecipeStage[TuneOptions]) -> None:
     _settings(options)
     if not any(stage_kinds()[earlier.kind].leaves_ranker for earlier in work.recipe.before(stage)):
         raise RankwellError(f"{stage.path} needs a stage before it that ranks documents, such as listwise")
-    check_folds(work, stage, options.folds)
+    if (queries := len(work.data.dev.qrels)) < options.folds:
+        raise RankwellError(f"{stage.path}.folds is {options.folds}, but dev has {queries} queries")
 
 
 def run(work: Work, stage: RecipeStage[TuneOptions], folder: Path) -> StageResult:
@@ -83,8 +83,8 @@ def run(work: Work, stage: RecipeStage[TuneOptions], folder: Path) -> StageResul
     if process_number() > 0:
         return StageResult(folder / "model")
     scored = _scored(work, stage)
-    grids = _settings(options), _alone(options)
-    tuning, alone = (scored.tune(work, grid, options.measure, options.folds) for grid in grids)
+    tuning = scored.tune(work, options, _settings(options))
+    alone = scored.tune(work, options, window_grid([0.0], _aggregates(options), options.normalise))
     held_out = scored.fuse(tuning.setting_for, "held-out")
     write_run(held_out, folder / HELD_OUT)
     described = {**tuning.as_dict(_described), "encoder": options.encoder, "tuned_on": work.data.dev.digest}
@@ -129,20 +129,19 @@ class Scored:
     first: Run
     similarity: Run | None
 
-    def tune(self, work: Work, settings: Iterable[WindowSetting], measure: str, folds: int) -> Tuned[WindowSetting]:
+    def tune(self, work: Work, options: TuneOptions, settings: Sequence[WindowSetting]) -> Tuned[WindowSetting]:
         """The figures of all settings, and the choice."""
-        grid = tuple(settings)
         # Where each document is one window, there is nothing to aggregate, so one aggregate is enough.
         if not bool((self.windows.counts > 1).any()):
-            grid = tuple(setting for setting in grid if setting[1] == grid[0][1])
+            settings = [setting for setting in settings if setting[1] == settings[0][1]]
         return tune_windows(
             self.first,
             self.windows,
             work.data.dev.qrels,
-            grid,
+            settings,
             similarity=self.similarity,
-            measure=str(measure_of(work.recipe, measure)),
-            folds=folds,
+            measure=str(measure_of(work.recipe, options.measure)),
+            folds=options.folds,
             seed=work.seed,
         )
 
@@ -185,10 +184,6 @@ def _settings(options: TuneOptions) -> tuple[WindowSetting, ...]:
     for aggregate in options.aggregate:
         parse_aggregate(aggregate)
     return tuple((shares, aggregate) for aggregate in dict.fromkeys(_aggregates(options)) for shares in grid)
-
-
-def _alone(options: TuneOptions) -> tuple[WindowSetting, ...]:
-    return window_grid([0.0], _aggregates(options), options.normalise)
 
 
 def _described(setting: WindowSetting) -> dict[str, Any]:
@@ -274,7 +269,7 @@ def _draw(work: Work, options: TuneOptions, tuning: Tuned[WindowSetting], scored
     counts, lines = np.arange(1, most + 1), {}
     for shares in dict.fromkeys([Shares(model=1.0, normalise=options.normalise), tuning.best[0]]):
         grid = [(shares, f"top{n}") for n in counts]
-        values = scored.tune(work, grid, options.measure, options.folds).values
+        values = scored.tune(work, options, grid).values
         lines[f"β={shares.first:g}"] = counts.astype(np.float64), mean_intervals(values)
     draw_sweep(lines, folder / "top-k.png", option="best windows that count", measure=tuning.measure)
 

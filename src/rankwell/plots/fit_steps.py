@@ -1,4 +1,4 @@
-"""Inline SVG pictures of a fitted system's page: the ladder, and quality against time.
+"""Inline SVG pictures of a fitted system's page: its steps, and quality against time.
 
 They take their colours from the page's style sheet, so they follow its light and dark themes.
 """
@@ -28,7 +28,7 @@ class Bar:
     milliseconds: float
 
 
-def draw_ladder(bars: Sequence[Bar], measure: str) -> str:
+def draw_steps(bars: Sequence[Bar], measure: str) -> str:
     """Means with intervals, one row each, the first at the bottom."""
     low, high = _range([bar.low for bar in bars], [bar.high for bar in bars])
     height = ROW * len(bars) + AXIS
@@ -49,7 +49,7 @@ def draw_ladder(bars: Sequence[Bar], measure: str) -> str:
 
 
 def draw_costs(bars: Sequence[Bar], measure: str) -> str:
-    """The mean of each rung against the milliseconds of a query, on a logarithmic scale."""
+    """The mean of each step against the milliseconds of a query, on a logarithmic scale."""
     height, top, left, right = 300, 16, 52, 30
     low, high = _range([bar.mean for bar in bars], [bar.mean for bar in bars])
     times = [max(bar.milliseconds, 0.1) for bar in bars]
