@@ -259,9 +259,8 @@ def test_a_search_goes_on_in_its_own_index_only(queries: list[Query], tmp_path: 
     documents = make_documents(20)
     stemmed = Index.build(documents, tmp_path / "stemmed")
     plain = Index.build(documents, tmp_path / "plain", analyzer=Analyzer(stemmer=None))
-    assert stemmed.manifest["data_hash"] == plain.manifest["data_hash"]
     search_in_shards(stemmed, queries, tmp_path / "shards", k=10)
-    with pytest.raises(RankwellError, match=r"holds shards of other work \(index config was"):
+    with pytest.raises(RankwellError, match=r"holds shards of other work \(index was"):
         search_in_shards(plain, queries, tmp_path / "shards", k=10)
 
 

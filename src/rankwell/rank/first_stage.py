@@ -95,9 +95,11 @@ class Finder:
             raise RankwellError("this first stage has no bi-encoder")
         return self.models.dense(self.encoder, self.vectors, self.computing)
 
-    def encode(self, queries: Sequence[Query], scope: Scope = EVERYTHING) -> EncodedQueries | None:
+    def encode(
+        self, queries: Sequence[Query], scope: Scope = EVERYTHING, *, needed: bool = False
+    ) -> EncodedQueries | None:
         """The queries as the bi-encoder reads them, if a search needs it; with their words only if they are few."""
-        if not self.encodes:
+        if not (needed or self.encodes):
             return None
         words = bool(self.words) and len(queries) <= QUERIES_AT_A_TIME
         return self.dense.encode(scope.plain(queries), words=words, instruction=scope.instruction)

@@ -267,7 +267,8 @@ class System:
     def _run(self, queries: Sequence[Query], k: int, scope: Scope, threads: int) -> Run:
         first = self.finder
         deep = max(k, self.depth) if self.ranker is not None and k >= 1 else k  # the first stage refuses a wrong k
-        encoded = first.encode(queries, scope) if self.shares is not None and self.shares.similarity else None
+        similar = self.shares is not None and self.shares.similarity > 0
+        encoded = first.encode(queries, scope, needed=True) if similar else None
         run = first.search(queries, deep, scope, threads=threads, encoded=encoded)
         if self.ranker is not None:
             top, ranker, asked = run.head(self.depth), self.reranker, scope.plain(queries)
