@@ -52,6 +52,8 @@ from rankwell.core.yamlfile import YamlError, parse_yaml
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.filters import parse_filter
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types, read_weights
+from rankwell.corpus.formats.clicks import read_clicks
+from rankwell.corpus.formats.pairs import judged_queries
 from rankwell.corpus.formats.texts import read_examples, read_expansions, read_triples
 from rankwell.corpus.sources import TextFolder, read_text_file
 from rankwell.inputs.tokenizer import Tokenizer
@@ -79,6 +81,8 @@ SEEDS = [
     b"1\td1\t1\n1\td2\t2\n",
     b"1 0 d1 1\n2 0 d2 0\n",
     b"query-id\tcorpus-id\tscore\n1\td1\t1\n",
+    b"query,document,grade\nhow do bees,d1,1\ntea,d2,0\n",
+    b"query_id,doc_id,position,impressions,clicks\n1,d1,1,20,3\n1,d2,2,20,1\n",
     b'{"id": "d1", "vector": {"bee": 1.5}}\n',
     b'{"docid": "d1", "queries": ["a", "b"]}\n',
     b'{"query": "q", "pos": ["a"], "neg": ["b"]}\n',
@@ -90,7 +94,8 @@ SEEDS = [
 ]
 TOKENS = [
     *(b"\t", b"\n", b"\r\n", b",", b'"', b"{", b"}", b"[", b"]", b":", b" ", b"#", b"\0", b"\xff", b"\xef\xbb\xbf"),
-    *(b"9" * 400, b"-1", b"1e999", b"NaN", b"null", b"true", b"\\ud800", b"\\u0000", b"&a ", b"*a", b"!!int ", b"? "),
+    *(b"9" * 400, b"9" * 5000, b"10000000000000000000", b"-1", b"1e999", b"NaN", b"null", b"true"),
+    *(b"\\ud800", b"\\u0000", b"&a ", b"*a", b"!!int ", b"? "),
     *(b"[" * 1500, b'{"a":' * 1500, b"id", b"text", b"\x1f\x8b", b"PAR1", b"%PDF-", b"PK\x03\x04", b"\xe2\x80\xa8"),
 ]
 PAGES = [
@@ -100,19 +105,8 @@ PAGES = [
 ]
 PAGE_TOKENS = [
     *(b"<", b"</", b"<a ", b'<a a="', b"<a a='", b"<!", b"<!--", b"-->", b"<![CDATA[", b"<?", b">", b"/>", b"&", b"&#"),
-    *(
-        b"<script",
-        b"<title>",
-        b"</title",
-        b"<style>",
-        b"<p",
-        b"=",
-        b"<svg>",
-        b"&#99999999999;",
-        b"<textarea>",
-        b"\0",
-        b"\xff",
-    ),
+    *(b"<script", b"<title>", b"</title", b"<style>", b"<p", b"=", b"<svg>", b"<textarea>", b"\0", b"\xff"),
+    *(b"&#99999999999;", b"&#" + b"0" * 5000 + b"65;"),
 ]
 FILE_NAMES = (
     "a.txt",
@@ -163,7 +157,7 @@ def read_page(path: Path) -> None:
 
 TEXT_READERS: tuple[Callable[[Path], Any], ...] = (
     *(read_documents, read_queries, read_run, read_qrels, read_types, read_weights, read_expansions),
-    *(read_triples, read_examples, read_labelled, read_json),
+    *(read_triples, read_examples, read_labelled, read_json, read_clicks, judged_queries),
 )
 READERS: list[Callable[[Path], Any]] = [
     *map(drain, TEXT_READERS),
@@ -340,6 +334,10 @@ def prepare_tables(folder: Path) -> None:
     parquet.write_table(rows, folder / "a.parquet")
     with pa.OSFile(str(folder / "a.arrow"), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
         writer.write_table(rows)
+    texts = rows["text"]
+    parquet.write_table(pa.table([texts, texts, texts], names=["id", "text", "text"]), folder / "twice.parquet")
+    parquet.write_table(pa.table({"id": pa.nulls(3), "text": pa.nulls(3)}), folder / "nulls.parquet")
+    parquet.write_table(rows.slice(0, 0), folder / "none.parquet")
     for name, seed in (("a.csv.gz", SEEDS[2]), ("a.jsonl.gz", SEEDS[4])):
         (folder / name).write_bytes(gzip.compress(seed * 50))
 

@@ -84,6 +84,8 @@ def test_files_of_other_programs(rankwell: Callable[..., Any]) -> None:
     assert "`iconv -f latin1 -t utf-8 old.csv > converted` converts it" in rankwell("index", "old.csv", "-o", "i").err
     Path("wide.csv").write_bytes("id,text\n1,Stra\u00dfe\n".encode("utf-16"))
     assert "`iconv -f utf-16 -t utf-8 wide.csv" in rankwell("index", "wide.csv", "-o", "i").err
+    Path("two\nlines.csv").write_bytes("id,text\n1,Stra\u00dfe\n".encode("latin1"))
+    assert "two lines.csv > converted`" in rankwell("index", "two\nlines.csv", "-o", "i").err
     Path("own.csv").write_text("Nr;Titel;Beschreibung\n1;Kaffee;ist hei\u00df\n2;Tee;auch\n")
     line = rankwell("index", "own.csv", "-o", "i").complaint
     assert line.endswith(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import time
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,14 @@ def test_a_number_may_have_any_length(store: DocumentStore) -> None:
     assert selected(store, f"year = {zeros}2015") == selected(store, "year = 2015") == "a"
     assert selected(store, f"year < 9{zeros}") == selected(store, "year > 0")
     assert selected(store, f"year > 9{zeros}") == ""
+
+
+@pytest.mark.parametrize("end", ["", "x", ".", "e", "e9x", " 9"])
+def test_many_digits_are_read_or_refused_in_a_moment(end: str) -> None:
+    begin = time.process_time()
+    with suppress(RankwellError):
+        parse_filter(f"year = {'9' * 30_000}{end}")
+    assert time.process_time() - begin < 1  # nine seconds once
 
 
 def test_numbers_texts_and_booleans_are_different_values(tmp_path: Path) -> None:

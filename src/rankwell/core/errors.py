@@ -29,7 +29,7 @@ class InputError(RankwellError):
         self.problem = problem
         shown = self.path if self.path.isprintable() else repr(self.path)
         place = shown if line is None else f"{shown}, line {line}"
-        super().__init__(f"{place}: {problem}")
+        super().__init__(f"{place}: {' '.join(problem.splitlines())}")
 
 
 def folder_error(folder: str | os.PathLike[str], problem: str, make: str = "") -> InputError:

@@ -28,7 +28,7 @@ many characters a whole number may have."""
 _HINTS = {"-": "; put dates and texts in quotes", "&": "; write and", "|": "; write or"}
 """What to write instead, by the beginning of what is found."""
 _TOKEN = re.compile(
-    r"""\s*+(?:(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+    r"""\s*+(?:(?P<number>-?(?:\d++\.?+\d*+|\.\d++)(?:[eE][+-]?\d++)?+(?![\w.]))
     |(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
     |(?P<quoted>`[^`]+`)
     |(?P<name>[^\W\d][\w.-]*)
