@@ -46,7 +46,8 @@ def hybrid(index: Index, tiny_bi_encoder: Path) -> FirstStage:
 
 def test_bm25_alone_is_a_system(index: Index, tmp_path: Path) -> None:
     system = System(FirstStage(index, TUNED)).save(tmp_path / "system")
-    assert system.search(QUERIES, k=5) == index.search(QUERIES, TUNED, k=5)
+    for queries in (QUERIES, ["bee honey", "river"], {"a": "bee honey"}):
+        assert system.search(queries, k=5) == index.search(queries, TUNED, k=5)
     assert not (tmp_path / "system" / "encoder").exists()
     assert not (tmp_path / "system" / "ranker").exists()
     assert repr(system).endswith("60 documents: BM25 (k1 1.2, b 0.7))")

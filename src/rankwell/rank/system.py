@@ -35,6 +35,7 @@ from rankwell.core.shards import MANIFEST, read_plan
 from rankwell.corpus.filters import FilterSource
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Document, Query, Ranking, Run
+from rankwell.corpus.sources import Source, resolve_queries
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing, ComputingOptions
 from rankwell.rank.answers import Answer, read_answers
@@ -70,8 +71,7 @@ class System:
     """
 
     finder: Finder
-    """The first stage, where an index alone stands for BM25; or a run from elsewhere, which is re-ranked
-    (:meth:`given`)."""
+    """The first stage (an index alone is searched by BM25), or a run from elsewhere to re-rank (:meth:`given`)."""
     _: KW_ONLY
     ranker: str | Path | Reranker | None = None
     depth: int = DEPTH
@@ -228,10 +228,10 @@ class System:
     @overload
     def search(self, queries: str, k: int | None = None, **options: Unpack[SearchOptions]) -> list[Answer]: ...
     @overload
-    def search(self, queries: Sequence[Query], k: int | None = None, **options: Unpack[SearchOptions]) -> Run: ...
+    def search(self, queries: Source, k: int | None = None, **options: Unpack[SearchOptions]) -> Run: ...
     def search(
         self,
-        queries: str | Sequence[Query],
+        queries: Source,
         k: int | None = None,
         *,
         threads: int = 0,
@@ -240,15 +240,15 @@ class System:
     ) -> list[Answer] | Run:
         """The best ``k`` documents: answers to one question (by default 10), or a run of many (100 each).
 
-        The first ``depth`` candidates are re-ranked, the others follow in the order of the first stage. ``filter``
-        restricts them by metadata, and ``syntax`` by what queries say, as in :meth:`Index.search`; by default all
-        cores are the ``threads``. If another process changed the index, it is searched as it was opened or as it is.
+        ``queries``, ``filter`` and ``syntax`` are as in :meth:`Index.search`. The first ``depth`` candidates are
+        re-ranked, the others follow in the order of the first stage. By default all cores are the ``threads``. If
+        another process changed the index, it is searched as it was opened or as it is.
         """
         scope, threads = Scope(filter, syntax), threads or os.cpu_count() or 1
         if isinstance(queries, str):
             system, run = self._search([Query("q", queries)], 10 if k is None else k, scope, threads)
             return system.answers(run.get("q", Ranking.of([], [])))
-        return self._search(queries, 100 if k is None else k, scope, threads)[1]
+        return self._search(resolve_queries(queries), 100 if k is None else k, scope, threads)[1]
 
     def answers(self, ranking: Ranking) -> list[Answer]:
         """The documents of a ranking with their texts."""
