@@ -101,6 +101,8 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pa
         )
     for name in ("mine.tsv", "types.gold.tsv"):
         (folder / name).write_text("".join(f"{query.qid}\tdescription\n" for query in queries))
+    rows = [f'"{q.text}",{d},{grade}' for q in queries for d, grade in qrels[q.qid].items()]
+    (folder / "golden.csv").write_text("\n".join(["query,document,grade", *rows]))
     (folder / "notizen").mkdir()
     (folder / "notizen" / "eins.md").write_text("# Bienen\n\nDie Bienen halten sich warm.\n")
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
@@ -137,7 +139,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(
     steps = climb.all_steps  # of which one is tried, so that a slow machine fits the same system
     monkeypatch.setattr(climb, "all_steps", lambda task: [step for step in steps(task) if step.name == "hybrid"])
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    if page.stem in ("fitting", "your-engine", "serve"):
+    if page.stem in ("fitting", "your-engine", "serve", "evaluation"):
         assert rankwell("fit", "my-data", "--out", "my-system", "--minutes", "60", "--device", "cpu").code == 0
     if page.stem == "serve":
         assert rankwell("export", "my-model", "--backend", "onnx", "--out", "exported").code == 0

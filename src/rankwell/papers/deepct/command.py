@@ -16,6 +16,7 @@ from rankwell.cli.options import (
     TextField,
     TitleField,
     WorkersOption,
+    need_file,
     output_file,
 )
 from rankwell.papers.shared.command import Collection, run_job
@@ -64,6 +65,7 @@ def weigh(
     from rankwell.papers.deepct.weighing import WeighJob, WeightOptions, find_weigher
 
     begin = time.monotonic()
+    need_file(out, str(context.info_name))
     job = WeighJob(find_weigher(model).absolute(), WeightOptions(scaling), device)
     count = run_job(context, job, collection, Columns(id_field, text_field, title_field), out)
     print(f"{out}: {count:,} passages, {time.monotonic() - begin:.1f} s")

@@ -16,6 +16,7 @@ from rankwell.cli.options import (
     TextField,
     TitleField,
     WorkersOption,
+    need_file,
     output_file,
     output_folder,
 )
@@ -93,6 +94,7 @@ def expand(
     )
 
     begin = time.monotonic()
+    need_file(out, str(context.info_name))
     folder, columns = find_writer(model).absolute(), Columns(id_field, text_field, title_field)
     writing = WritingOptions(n, temperature=temperature, max_query=read_writer_config(folder).max_query, seed=seed)
     judged_by = None if judge is None else find_judge(judge).absolute()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankwell.cli.options import cluster_of, need_file
+from rankwell.cli.options import cluster_of
 
 if TYPE_CHECKING:
     from rankwell.corpus.formats.fields import Columns
@@ -21,7 +21,6 @@ def run_job(context: typer.Context, job: PassageJob, collection: str, columns: C
     """Write the command's file, on the cluster that its options name if any; returns the number of passages."""
     from rankwell.papers.shared.passages import write_collection
 
-    need_file(out, str(context.info_name))
     cluster = cluster_of(context)
     if cluster is not None and job.device is None:
         job = replace(job, device="cpu")
