@@ -130,11 +130,13 @@ PAGES = {
     ],
     "results/papers/monobert.md": ["rows markedbert", "rows markedbert-depth BM25", "found-only", "claims duobert"],
     "drbert.md": [
-        "claims drbert-table1",
+        "claims drbert-parts",
+        "rows drbert-parts",
         "claims drbert-cause",
         "rows drbert-cause",
     ],
     "results/papers/drbert.md": [
+        "claims drbert-table1",
         "rows drbert-table1",
         "claims drbert-figure5",
         "claims drbert-noise",
@@ -223,6 +225,11 @@ def judged(suite: str, data: str | None = None) -> Judged:
     ]
 
 
+def measured(suite: str, claim: Claim, data: str | None) -> bool:
+    """Whether the rows of a claim were trained."""
+    return any({claim.row, claim.against} <= rows.keys() for rows in kept(suite, claim.data, data).values())
+
+
 def beside(kind: str, *arguments: str) -> list[Effect]:
     """The effects of the other tables of verdicts on the same page, which are corrected together."""
     name = " ".join((kind, *arguments))
@@ -233,7 +240,9 @@ def beside(kind: str, *arguments: str) -> list[Effect]:
 
 def suite_claims(suite: str, data: str | None = None) -> list[str]:
     """The table of claims that the suite itself writes."""
-    claims = read_suite(suite, [Override("data", "/data")]).suite.claims
+    claims = [
+        claim for claim in read_suite(suite, [Override("data", "/data")]).suite.claims if measured(suite, claim, data)
+    ]
     places = {place: kept(suite, place, data) for place in {claim.data for claim in claims}}
     columns = list(next(iter(places.values())))
     values = {(column, place): rows[column] for place, rows in places.items() for column in columns}

@@ -120,7 +120,14 @@ def read_cached(path: Path) -> Rows:
     return _CACHE[path]
 
 
-def test_the_values_that_were_kept_are_those_of_the_rankings() -> None:
+@pytest.mark.parametrize(
+    ("kept", "ranked", "trainings"),
+    [
+        ("drbert-cause.insuranceqa", "drbert-cause.insuranceqa", 6),
+        ("drbert-parts.insuranceqa.as-published", "drbert-parts.insuranceqa", 18),
+    ],
+)
+def test_the_values_that_were_kept_are_those_of_the_rankings(kept: str, ranked: str, trainings: int) -> None:
     data = (
         Path(os.environ.get("RANKWELL_DATA", DOCS.parents[1] / "shared" / "data")) / "insuranceqa" / "qrels.valid.txt"
     )
@@ -128,11 +135,11 @@ def test_the_values_that_were_kept_are_those_of_the_rankings() -> None:
         pytest.skip(f"no judgments at {data}")
     judged = [line.split() for line in data.read_text(encoding="utf-8").splitlines()]
     relevant = {(qid, docid) for qid, _, docid, grade in judged if int(grade) > 0}
-    values = read(KEPT / "drbert-cause.insuranceqa.RR10.csv.gz")
+    values = read(KEPT / f"{kept}.RR10.csv.gz")
     rows = {re.sub(r"[^A-Za-z0-9]+", "-", row): by_seed for row, by_seed in values.items()}
-    with tarfile.open(KEPT / "drbert-cause.insuranceqa.top10.tar.xz") as archive:
+    with tarfile.open(KEPT / f"{ranked}.top10.tar.xz") as archive:
         members = archive.getmembers()
-        assert len(members) == 6
+        assert len(members) == trainings
         for member in members:
             name, _, seed = member.name.partition(".seed-")
             file = archive.extractfile(member)
@@ -142,8 +149,8 @@ def test_the_values_that_were_kept_are_those_of_the_rankings() -> None:
                 qid, *docids = line.split("\t")
                 hits = [rank for rank, docid in enumerate(docids, 1) if (qid, docid) in relevant]
                 gains[qid] = 1 / hits[0] if hits else 0.0
-            kept = rows[name][int(seed.partition(".")[0])]
-            assert abs(sum(gains.values()) / len(kept) - kept.mean()) < 1e-4
+            said = rows[name][int(seed.partition(".")[0])]
+            assert abs(sum(gains.values()) / len(said) - said.mean()) < 1e-4
 
 
 def test_the_differences_on_the_pages_are_those_of_scipy() -> None:
