@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import warnings
@@ -108,6 +109,22 @@ def test_work_beyond_the_steps_allowed_is_compiled(monkeypatch: pytest.MonkeyPat
         assert ("_compiled" in vars(add_up)) is expected
 
 
+def test_code_that_is_only_loaded_runs_uncompiled_for_fewer_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "added.py").write_text(SOURCE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    function = importlib.import_module("added").add_up
+    for compiled in (False, True):
+        monkeypatch.setattr(native_module, "_uncompiled_steps", 0.0)
+        native_module.allow_uncompiled(20)
+        add_up = kernel(function)
+        assert add_up(np.arange(6)) == 15
+        assert ("_compiled" in vars(add_up)) is compiled
+        native_module.allow_uncompiled(0)
+        kernel(function)(np.arange(6))  # leaves compiled code beside the source
+
+
 MANY = """
 import sys
 from rankwell import Index, Query
@@ -121,7 +138,7 @@ print(native._uncompiled_steps, "numba" in sys.modules)
 """
 
 
-@pytest.mark.parametrize(("batches", "queries", "compiled"), [(2, 10, False), (40, 12, True), (1, 257, True)])
+@pytest.mark.parametrize(("batches", "queries", "compiled"), [(2, 4, False), (40, 12, True), (1, 257, True)])
 def test_queries_with_unknown_words_use_up_what_may_run_uncompiled(
     tmp_path: Path, batches: int, queries: int, compiled: bool
 ) -> None:
