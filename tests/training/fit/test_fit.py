@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.training import toys
 
@@ -338,8 +339,41 @@ def test_few_queries_move_the_weight_a_little_and_it_is_kept_if_it_is_better(
     best, weight = (1 + figures.index(max(figures))) / 10, tuned.system.first_stage.share
     assert best < 0.4  # the tiny model knows nothing
     assert best < weight < 0.7
-    contrast, replaces = compare_with(task, tuned, below)
+    ours = evaluate(part.qrels, tuned.run, [task.measure])
+    contrast, replaces = compare_with(part, tuned, ours, below, judge.LEVEL)
     assert replaces == (contrast.difference > 0)
+
+
+def test_where_nothing_can_be_gained_a_fit_of_eight_steps_keeps_none_in_39_of_40_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = FitTask(str(take(tmp_path / "data", 40, "train")), tmp_path / "work", device="cpu")
+    part, random = task.parts.judged, np.random.default_rng(7)
+    steps = [Step(f"step {n}", f"step {n}", perfect) for n in range(8)]
+
+    def drawn() -> Result:
+        """A system like all others, which finds the relevant documents at ranks of their own."""
+        scores = {qid: dict(zip(own, random.permutation(len(own)) * 1.0, strict=True)) for qid, own in pools.items()}
+        first = FirstStage(task.index, BM25(k1=1 + float(random.random())))  # no two have the same settings
+        return Result(System(first), Run.from_scores(scores), count=40)
+
+    def tried(task: FitTask, clock: climb.Clock, step: Step, bests: Bests, say: climb.Say, level: float) -> Result:
+        """What is drawn instead of made."""
+        return judge.judge(task, replace(drawn(), step=step, key=step.name), bests, level)
+
+    pools = {
+        qid: [*[d for d, grade in own.items() if grade > 0][:1], *(f"other {n}" for n in range(9))]
+        for qid, own in part.qrels.items()
+    }
+    monkeypatch.setattr(climb, "all_steps", lambda task: steps)
+    monkeypatch.setattr(climb, "_try", tried)
+    monkeypatch.setattr(climb, "_read", lambda *_: replace(drawn(), step=climb.BASE, becomes=climb.BASE.replaces))
+    kept = 0
+    for _ in range(100):
+        climbed = climb.climb(task, climb.Clock(60), lambda line: None)
+        kept += any(result.kept for result in climbed.results[1:])
+        assert sum(result.level for result in climbed.results) <= judge.LEVEL + 1e-9
+    assert kept <= 7  # 2.5 are expected, and 18 if each step had the whole level
 
 
 def test_a_step_that_is_worse_is_never_kept(tmp_path: Path) -> None:
@@ -350,7 +384,7 @@ def test_a_step_that_is_worse_is_never_kept(tmp_path: Path) -> None:
     below = Result(System(FirstStage(task.index)), Run.from_scores(relevant), count=30)
     worse = Run.from_scores({**relevant, part.queries[0].qid: {"no such document": 1.0}})
     for step, stays in ((named("hybrid"), True), (replace(named("tuned"), cautious=True), False)):
-        judged = judge.judge(task, Result(system, worse, count=30, step=step), Bests.begin(below))
+        judged = judge.judge(task, Result(system, worse, count=30, step=step), Bests.begin(below), judge.LEVEL)
         assert judged.contrast is not None
         assert (judged.contrast.difference < 0, judged.contrast.p > 0.05) == (True, True)
         assert (judged.kept, "best" in judged.becomes) == (False, stays)

@@ -21,8 +21,8 @@ from rankwell.core.native import working_time
 from rankwell.core.progress import duration
 from rankwell.core.stopping import TimeIsUp, interruptible, time_limit
 from rankwell.corpus.records import Query
-from rankwell.training.fit import finished
-from rankwell.training.fit.judge import interval_of, judge, p_value
+from rankwell.training.fit import finished, judge
+from rankwell.training.fit.judge import figure_of, mean_of, p_value
 from rankwell.training.fit.results import Bests, Plan, Result, Skipped, Step
 from rankwell.training.fit.speed import NotTimedError
 from rankwell.training.fit.split import Part
@@ -92,7 +92,7 @@ class Climb:
         best, judged = self.bests.best, self.task.parts.judged
         if best.step.given or self.reported is not judged:
             return None
-        return interval_of(judged.head(best.count), best.run, self.task.measure)[0]
+        return mean_of(judged.head(best.count), best.run, self.task.measure)
 
     @property
     def doubling(self) -> str | None:
@@ -117,7 +117,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     say(line_of(own, task))
     bests, seen = Bests.begin(own, theirs), set[str]()
     tried: list[Result | Skipped] = [own] if theirs is None else [theirs, own]
-    steps, told = all_steps(task), False
+    steps, told, level = all_steps(task), False, judge.LEVEL
     for place, step in enumerate(steps):
         task.speed.left = min(task.speed.left, clock.left)
         if not step.quick and not told:
@@ -126,7 +126,9 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
             for line in outlook(task, clock, [*late, *steps[place:]], bests):
                 say(line)
         key = finished.key_of(step, bests)
-        if seen & {key, step.name} or (outcome := _try(task, clock, step, bests, say)) is None:
+        # The level that is left, in equal shares for the steps to come that are tested.
+        share = level / max(1, sum(later.tested for later in steps[place:]))
+        if seen & {key, step.name} or (outcome := _try(task, clock, step, bests, say, share)) is None:
             continue
         tried.append(outcome)
         if isinstance(outcome, Skipped):
@@ -135,6 +137,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
         else:
             seen.add(key)
             bests = bests.after(outcome)
+            level -= outcome.level
             say(line_of(outcome, task))
         if step.given and task.queries_from is not None:
             _check_headings(task, task.queries_from, bests.base)
@@ -143,7 +146,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
 
 def _check_headings(task: FitTask, kind: str, base: Result) -> None:
     """Raise if titles or headings hardly find their documents: what is fitted to them would do harm."""
-    mean, _ = interval_of(task.parts.judged, base.run, "RR@10")
+    mean = mean_of(task.parts.judged, base.run, "RR@10")
     if mean < LEAST_FOUND:
         problem = f"the {kind} do not find their documents (RR@10 {mean:.3f} with {base.step.title})"
         raise RankwellError(
@@ -151,9 +154,9 @@ def _check_headings(task: FitTask, kind: str, base: Result) -> None:
         )
 
 
-def _try(task: FitTask, clock: Clock, step: Step, bests: Bests, say: Say) -> Result | Skipped | None:
+def _try(task: FitTask, clock: Clock, step: Step, bests: Bests, say: Say, level: float) -> Result | Skipped | None:
     """The result of a step, or why it was left out; None if nothing is to be gained."""
-    if (result := _read(task, clock, step, bests)) is not None:
+    if (result := _read(task, clock, step, bests, level)) is not None:
         return result
     try:
         # Its own handler of Ctrl-C, so that an error that native code makes of it does not count as a failure.
@@ -164,7 +167,7 @@ def _try(task: FitTask, clock: Clock, step: Step, bests: Bests, say: Say) -> Res
             sample = f", trained on {plan.sample:,} of {len(task.parts.fit):,} queries" if plan.sample else ""
             say(f"  … {step.title}{sample}")
             with time_limit(clock.left * (GIVEN_TIME if step.given else 1), working_time):
-                return _make(task, step, bests, plan)
+                return _make(task, step, bests, plan, level)
     except TimeIsUp:
         return Skipped("the time was up before it was finished", late=True, step=step)
     except Exception as error:
@@ -228,16 +231,16 @@ def outlook(task: FitTask, clock: Clock, steps: Sequence[Step], bests: Bests) ->
 # Making and measuring
 
 
-def _read(task: FitTask, clock: Clock, step: Step, bests: Bests | None) -> Result | None:
+def _read(task: FitTask, clock: Clock, step: Step, bests: Bests | None, level: float = 0.0) -> Result | None:
     """The result of a step that was finished before."""
     result = finished.read(task, step, finished.key_of(step, bests))
     if result is None:
         return None
     clock.before += result.seconds
-    return judge(task, result, bests)
+    return judge.judge(task, result, bests, level)
 
 
-def _make(task: FitTask, step: Step, bests: Bests | None, plan: Plan) -> Result:
+def _make(task: FitTask, step: Step, bests: Bests | None, plan: Plan, level: float = 0.0) -> Result:
     """Make the result of a step, measure it and compare it with the best."""
     begin, key = working_time(), finished.key_of(step, bests)
     below: Any = None if bests is None else bests.below(step)
@@ -247,7 +250,7 @@ def _make(task: FitTask, step: Step, bests: Bests | None, plan: Plan) -> Result:
     counts = [made.count or len(parts.judged), len(parts.choose if made.stages else parts.judged)]
     counts += [] if bests is None else [below.count, bests.best.count]
     result = replace(made, step=step, key=key, start=plan.start, milliseconds=milliseconds, count=min(counts))
-    result = judge(task, result, bests)
+    result = judge.judge(task, result, bests, level)
     if len(parts.report) and {"best", "small"}.intersection(result.becomes):
         # Of what was fitted, the run has the settings of each fold; reported is what the saved system finds.
         result = replace(result, report=result.answer(task, parts.reported(result.count).queries))
@@ -275,8 +278,7 @@ def line_of(result: Result, task: FitTask) -> str:
     """What is said of a step that was measured."""
     line = f"  {'✓' if result.kept else '·'} {result.step.title:<28}"
     if result.count:
-        mean, (low, high) = interval_of(task.parts.judged.head(result.count), result.run, task.measure)
-        line += f" {task.measure} {mean:.3f} [{low:.3f}, {high:.3f}]"
+        line += f" {task.measure} {figure_of(task.parts.judged.head(result.count), result.run, task.measure)}"
         line += f" on {result.count:,} queries" if result.count < len(task.parts.judged) else ""
     if (contrast := result.contrast) is not None:
         stays = "not shown to be worse" if "best" in result.becomes else "not kept"

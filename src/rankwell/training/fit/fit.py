@@ -23,7 +23,7 @@ from rankwell.rank.texts import is_system
 from rankwell.retrieve.index import Index
 from rankwell.training.fit.climb import SAVING, Climb, Clock, climb
 from rankwell.training.fit.headings import Kind, write_headed
-from rankwell.training.fit.judge import interval_of
+from rankwell.training.fit.judge import figure_of, mean_of
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
 from rankwell.training.fit.split import SET_ASIDE, Parts, check_judged
 from rankwell.training.fit.task import FitTask
@@ -179,8 +179,7 @@ def summary(out: Path, climbed: Climb) -> list[str]:
     task, part, best, base = climbed.task, climbed.reported, climbed.bests.best, climbed.bests.base
     lines = [f"{out}: {climbed.saved.describe()}"]
     if best.report is not None and base.report is not None:
-        mean, (low, high) = interval_of(part, best.report, task.measure)
-        before, _ = interval_of(part, base.report, task.measure)
+        figure, before = figure_of(part, best.report, task.measure), mean_of(part, base.report, task.measure)
         where = f"{len(part):,} queries"
         if (cross_validated := climbed.cross_validated) is not None:
             where += f" that its settings were chosen on ({cross_validated:.3f} cross-validated)"
@@ -188,7 +187,7 @@ def summary(out: Path, climbed: Climb) -> list[str]:
             where += " held out" if task.parts.source == SET_ASIDE else f" ({task.parts.source})"
         ours = "your engine: " if base.engine else ""
         compared = f"; {ours or 'not fitted: '}{before:.3f}" if best is not base else ""
-        lines.append(f"{ours * (best is base)}{task.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}{compared}")
+        lines.append(f"{ours * (best is base)}{task.measure} {figure} on {where}{compared}")
         if best is base:
             others = "; try more --minutes" if any(skipped.late for skipped in climbed.skipped) else ""
             lines.append(f"Nothing was shown to be better than this on {base.count:,} queries{others}.")

@@ -17,7 +17,7 @@ from rankwell.evaluation.significance import mean_interval
 from rankwell.plots.fit_steps import Bar, draw_costs, draw_steps
 from rankwell.plots.pictures import page, table
 from rankwell.training.fit.climb import Climb
-from rankwell.training.fit.judge import LEVEL, interval_of, p_value
+from rankwell.training.fit.judge import LEAST_FOR_INTERVAL, LEVEL, figure_of, interval_of, mean_of, p_value
 from rankwell.training.fit.results import Result, Skipped
 from rankwell.training.fit.split import Part
 from rankwell.training.fit.task import FitTask
@@ -68,7 +68,10 @@ def _figures(tried: Result | Skipped, task: FitTask, reported: Part) -> dict[str
         if run is not None and len(part):
             values = evaluate(part.qrels, run, measures_of(task.measure)).per_query
             record[part_name] = {
-                measure: {"mean": float(row.mean()), "interval": list(mean_interval(row))}
+                measure: {
+                    "mean": float(row.mean()),
+                    "interval": list(mean_interval(row)) if len(row) >= LEAST_FOR_INTERVAL else None,
+                }
                 for measure, row in values.items()
             }
     if tried.contrast is not None:
@@ -77,6 +80,7 @@ def _figures(tried: Result | Skipped, task: FitTask, reported: Part) -> dict[str
             "difference": contrast.difference,
             "interval": list(contrast.interval),
             "p": contrast.p,
+            "level": tried.level,
             "wins": contrast.wins,
             "losses": contrast.losses,
         }
@@ -158,8 +162,8 @@ def _lead(climbed: Climb) -> Iterator[str]:
         if cross_validated is not None:
             where += f"; cross-validated, the system has {cross_validated:.3f}"
         title = escape(base.step.title) + ("" if base.engine else ", not fitted")
-        mean, (low, high) = interval_of(part, best.report, measure)
-        figure = f'{measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}]'
+        mean, _, interval = figure_of(part, best.report, measure).partition(" ")
+        figure = f'{measure} <b class="good">{mean}</b> {interval}'.rstrip()
         if best is base:
             yield f'<p class="lead">{figure} on {where}. Nothing was shown to be better than {title}.</p>'
         else:
@@ -190,12 +194,14 @@ def _steps(climbed: Climb) -> Iterator[str]:
         trained = f"; trained ones on the {len(task.parts.choose):,} that nothing was trained on" * bool(task.parts.fit)
         yield (
             f"<p>Each step is compared with the one kept before it, on {len(part):,} judged queries{trained}. It is "
-            f"kept if it is better at p &lt; {LEVEL:g} (paired t-test, two-sided); BM25 with a bi-encoder as it is "
-            "stays unless it is shown to be worse. Bars are 95 % intervals.</p>"
+            f"kept if it is better by a paired t-test, two-sided, at its share of a level of {LEVEL:g} for all tests; "
+            "BM25 with a bi-encoder as it is stays unless it is shown to be worse. Bars are 95 % intervals.</p>"
         )
         bars = []
         for result in climbed.results:
-            mean, (low, high) = interval_of(part.head(result.count), result.run, measure)
+            some = part.head(result.count)
+            mean = mean_of(some, result.run, measure)
+            low, high = interval_of(some, result.run, measure) or (mean, mean)
             bars.append(Bar(result.step.title, mean, low, high, result.kept, result.milliseconds))
         yield draw_steps(bars, measure)
     heads = ["step", measure, "gain", "p", "ms a query", "made in"]
@@ -232,8 +238,8 @@ def _report_cells(result: Result, part: Part, names: Sequence[str]) -> str:
 
 
 def _mean(part: Part, run: Run, measure: str) -> str:
-    mean, (low, high) = interval_of(part, run, measure)
-    return f'{mean:.3f} <span class="dim">[{low:.3f}, {high:.3f}]</span>'
+    mean, _, interval = figure_of(part, run, measure).partition(" ")
+    return f'{mean} <span class="dim">{interval}</span>'
 
 
 # Queries

@@ -60,6 +60,11 @@ class Step:
     model: str = ""
     """The bi-encoder that it tries as it is, if training can start from it."""
 
+    @property
+    def tested(self) -> bool:
+        """Whether it has to be shown to be better, and so uses up some of the level."""
+        return not self.given and not self.cautious
+
 
 UNNAMED = Step("", "", lambda task, below, plan: below)
 
@@ -80,9 +85,10 @@ class Result:
 
     ``engine``: it re-ranks what the user's engine returns. ``count`` says how many of the judged queries it is
     measured on: the first ones, 0 for all it can be, and ``mean`` is its mean there. ``key`` names it in the work
-    folder. ``contrast`` compares it with what it has to beat; ``kept`` says whether it is better, and ``becomes`` names
-    what it replaces. ``report`` is its run of the queries to report, if it was the best for a while. ``doubling`` is
-    the gain from the last doubling of the queries that were trained on, and its interval.
+    folder. ``contrast`` compares it with what it has to beat, and ``level`` is what its p must be below; ``kept`` says
+    whether it is better, and ``becomes`` names what it replaces. ``report`` is its run of the queries to report, if it
+    was the best for a while. ``doubling`` is the gain from the last doubling of the queries that were trained on, and
+    its interval.
     """
 
     system: System
@@ -97,6 +103,7 @@ class Result:
     seconds: float = 0.0
     mean: float = 0.0
     contrast: Contrast | None = None
+    level: float = 0.0
     kept: bool = True
     becomes: tuple[str, ...] = ()
     report: Run | None = None
