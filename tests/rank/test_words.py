@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
 import torch
 from typer.testing import CliRunner
 

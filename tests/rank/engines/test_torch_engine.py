@@ -136,12 +136,6 @@ class TestOutOfMemory:
         # The batch that failed, then all of it and of what follows in halves.
         assert sizes == [64, 32, 32, 32, 32]
 
-    def test_a_second_time_is_the_users(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        engine = TorchEngine(random_model(), "strm", device="cpu", budget=64, lanes=1)
-        monkeypatch.setattr(engine, "_forward", failing(engine._forward, 2, []))
-        with pytest.warns(UserWarning, match="out of GPU memory"), pytest.raises(torch.cuda.OutOfMemoryError):
-            engine.logits(random_sequences([16] * 8))
-
     def test_one_sequence_cannot_be_halved(self, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = TorchEngine(random_model(), "strm", device="cpu", budget=64, lanes=1)
         monkeypatch.setattr(engine, "_forward", failing(engine._forward, 1, []))
