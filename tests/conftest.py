@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import string
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -301,23 +300,3 @@ def make_classifier(
         return folder
 
     return make
-
-
-@pytest.fixture
-def interpret() -> Callable[..., str]:
-    """Runs a file's tests with Triton's interpreter, and gives their outcomes, a letter each.
-
-    The interpreter must be chosen before Triton is first imported, so they run in a process of their own.
-    """
-    pytest.importorskip("triton")
-    if pytest.importorskip("torch").cuda.is_available():
-        pytest.skip("the kernels run on the GPU itself")
-
-    def run(file: str, *arguments: str) -> str:
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", file, *arguments]
-        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-        return done.stdout.split()[0]
-
-    return run
