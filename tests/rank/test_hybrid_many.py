@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def standardised(scores: NDArray[np.float64], how: str) -> NDArray[np.float64]:
     return scores
 
 
+@cache
 def slowly_near(dense: DenseRanker, index: Index | DocumentStore, k: int) -> Run:
     """The nearest documents, all of them named and sorted."""
     asked = dense.encoder.encode_queries([query.text for query in QUERIES])
@@ -73,6 +75,7 @@ def slowly_near(dense: DenseRanker, index: Index | DocumentStore, k: int) -> Run
     return Run.from_scores({qid: dict(the_order(own, k)) for qid, own in near.items()})
 
 
+@cache
 def slow_words(index: Index, k: int, bm25: BM25 = BM25()) -> Run:  # noqa: B008
     """BM25's run, named one document at a time."""
     hits = index.search_terms(index.analyzer.terms_batch([query.text for query in QUERIES]), bm25, k=k)
