@@ -13,9 +13,14 @@ from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from rankwell.inputs.tokenizer import Tokenizer
+    from rankwell.rank.ranker import Ranker
 
 # A slow machine is no failure.
 settings.register_profile("rankwell", deadline=None)
@@ -155,6 +160,13 @@ def tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tokenizer(tiny_tokenizer: Path) -> Tokenizer:
+    from rankwell.inputs.tokenizer import Tokenizer
+
+    return Tokenizer.open(tiny_tokenizer)
+
+
+@pytest.fixture(scope="session")
 def tiny_models() -> ModuleType:
     """``bench/tiny_models.py``, which makes random checkpoints of every family."""
     pytest.importorskip("torch")
@@ -200,6 +212,13 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Pa
     for file in tiny_tokenizer.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     return folder
+
+
+@pytest.fixture(scope="module")
+def ranker(tiny_checkpoint: Path) -> Ranker:
+    from rankwell.rank.ranker import Ranker
+
+    return Ranker.from_pretrained(tiny_checkpoint)
 
 
 def _with_one_head(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -35,11 +35,6 @@ DOCUMENTS = [Document(f"d{i}", f"{word} {WORDS[(i + 1) % 12]} market") for i, wo
 QUERIES = [Query("q1", "honey market"), Query("q2", "iron bridge")]
 
 
-@pytest.fixture(scope="module")
-def encoder(tiny_bi_encoder: Path) -> BiEncoder:
-    return BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> DocumentStore:
     return DocumentStore.build(DOCUMENTS, tmp_path / "store")

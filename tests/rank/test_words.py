@@ -39,11 +39,6 @@ DOCUMENTS = [Document(f"d{number:02d}", text) for number, text in enumerate(TEXT
 QUERIES = [Query("q1", "honey market"), Query("q2", "an iron bridge?")]
 
 
-@pytest.fixture(scope="module")
-def encoder(tiny_bi_encoder: Path) -> BiEncoder:
-    return BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> DocumentStore:
     return DocumentStore.build(DOCUMENTS, tmp_path / "store")

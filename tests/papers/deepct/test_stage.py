@@ -29,11 +29,6 @@ QUERIES = ["how do bees make honey honey", "the bee", "is honey sweet", "iron br
 JUDGED = [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (0, 2), (0, 0)]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tiny_tokenizer: Path) -> Tokenizer:
-    return Tokenizer.open(tiny_tokenizer)
-
-
 def recall_of(tokenizer: Tokenizer) -> TermRecall:
     rows, documents = (np.array(column, np.int64) for column in zip(*JUDGED, strict=True))
     return TermRecall.of(tokenizer.encode(QUERIES, stems=True), rows, documents)
