@@ -7,16 +7,20 @@ import os
 import shutil
 import signal
 import string
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from rankwell.inputs.tokenizer import Tokenizer
+    from rankwell.rank.ranker import Ranker
 
 # A slow machine is no failure.
 settings.register_profile("rankwell", deadline=None)
@@ -156,6 +160,13 @@ def tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tokenizer(tiny_tokenizer: Path) -> Tokenizer:
+    from rankwell.inputs.tokenizer import Tokenizer
+
+    return Tokenizer.open(tiny_tokenizer)
+
+
+@pytest.fixture(scope="session")
 def tiny_models() -> ModuleType:
     """``bench/tiny_models.py``, which makes random checkpoints of every family."""
     pytest.importorskip("torch")
@@ -201,6 +212,13 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Pa
     for file in tiny_tokenizer.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     return folder
+
+
+@pytest.fixture(scope="module")
+def ranker(tiny_checkpoint: Path) -> Ranker:
+    from rankwell.rank.ranker import Ranker
+
+    return Ranker.from_pretrained(tiny_checkpoint)
 
 
 def _with_one_head(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -301,23 +319,3 @@ def make_classifier(
         return folder
 
     return make
-
-
-@pytest.fixture
-def interpret() -> Callable[..., str]:
-    """Runs a file's tests with Triton's interpreter, and gives their outcomes, a letter each.
-
-    The interpreter must be chosen before Triton is first imported, so they run in a process of their own.
-    """
-    pytest.importorskip("triton")
-    if pytest.importorskip("torch").cuda.is_available():
-        pytest.skip("the kernels run on the GPU itself")
-
-    def run(file: str, *arguments: str) -> str:
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", file, *arguments]
-        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-        return done.stdout.split()[0]
-
-    return run

@@ -26,7 +26,6 @@ def test_the_version() -> None:
 def test_classes_called_with_a_name(index: Index) -> None:
     with pytest.raises(RankwellError, match=r"Index\.open\('my-index'\) opens an index"):
         Index("my-index")  # type: ignore[arg-type]
-    pytest.importorskip("torch")
     with pytest.raises(RankwellError, match=r"BiEncoder\.from_pretrained\('name'\) opens a model"):
         rankwell.BiEncoder("name")  # type: ignore[arg-type]
     assert System(index).search("honey")[0].docid == "0"

@@ -118,7 +118,6 @@ def generated(page: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", ["docs/performance.md", "docs/retrieve.md", MINI])
 def test_generated_tables_are_the_committed_ones(page: str) -> None:
-    pytest.importorskip("torch")
     shown = tables_of((ROOT / page).read_text(encoding="utf-8"))
     assert [table for table in generated(page) if table not in shown] == []
 

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from tests.test_results import ROOT
 
 ZERO_SHOT = ROOT / "docs" / "results" / "zero-shot"
@@ -37,7 +36,6 @@ def test_the_row_of_the_readme_without_training_is_that_of_the_files() -> None:
 
 
 def test_values_of_systems_measured_later_are_added(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     data = tmp_path / "data" / "med"
     data.mkdir(parents=True)
     (data / "collection.tsv").write_text("d1\tthe cat sleeps on a mat\nd2\ta dog barks\n")

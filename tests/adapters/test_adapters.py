@@ -24,11 +24,6 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def ranker(tiny_checkpoint: Path) -> Ranker:
-    return Ranker.from_pretrained(tiny_checkpoint)
-
-
-@pytest.fixture(scope="module")
 def probabilities(ranker: Ranker) -> list[float]:
     scores = [float(ranker.predict([(QUERY, text)], activation="probability")[0]) for text in TEXTS]
     assert len(set(scores)) == len(scores)

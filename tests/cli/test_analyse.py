@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("matplotlib")
-
 Call = Callable[..., Any]
 
 

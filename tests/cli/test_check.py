@@ -42,7 +42,6 @@ def test_a_damaged_file_is_named(rankwell: Rankwell, copy: Path) -> None:
 def test_a_damaged_record_of_what_made_the_vectors_is_named(
     rankwell: Rankwell, copy: Path, tiny_bi_encoder: Path
 ) -> None:
-    pytest.importorskip("torch")
     found = rankwell("search", copy, "how do bees keep warm", "--hybrid", "0.5", "--encoder", tiny_bi_encoder)
     assert found.code == 0, found.err
     (path,) = copy.rglob("vectors-*/shards.json")

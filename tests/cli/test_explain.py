@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 Call = Callable[..., Any]
 PAIR = ("--query", "what fish is bogue", "--document", "bogus fish of the sea")
 
@@ -40,7 +38,6 @@ def test_json_goes_to_the_terminal(explain: Call) -> None:
 
 
 def test_a_picture_of_attention_under_two_rules(explain: Call) -> None:
-    pytest.importorskip("matplotlib")
     assert explain("--attention", "strm", "--compare-attention", "full", "--out", "two.png").code == 0
     assert Path("two.png").read_bytes().startswith(b"\x89PNG")
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
 from rankwell import sample
 from rankwell.corpus.formats import read_queries, read_run
 from rankwell.models.bi_encoder import BiEncoder

@@ -8,11 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("onnxruntime")
-pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 from rankwell.serve.api import create_app

@@ -7,11 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("sentence_transformers")
-
 from tests.remote_code import REFUSED, bring_code
 
 from rankwell.corpus.formats import read_queries, read_run, write_run

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from rankwell import sample
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
+from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.bi_encoder import BiEncoder
+from rankwell.models.checkpoints.export import export_model
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.checkpoints.names import encoder_digest
 from rankwell.papers.ccnu.network import SdnetConfig, new_sdnet, save_sdnet
@@ -106,10 +106,11 @@ def test_candidates_below_the_depth_follow(call: Call, expected: Callable[..., R
 
 
 def test_one_command_searches_joins_and_re_ranks(rankwell: Callable[..., Any], index: Path, first: Path) -> None:
-    question = "what good is cullet from broken bottles"
-    done = rankwell("rerank", question, "--collection", index, "--hybrid", "--fuse", "0.5", "--depth", "5", "--json")
+    question, whole = "what good is cullet from broken bottles", Index.open(index)
+    Index.build(whole.read(whole.rank(question, k=40).docids), "few")
+    done = rankwell("rerank", question, "--collection", "few", "--hybrid", "--fuse", "0.5", "--depth", "5", "--json")
     assert len(json.loads(done.out)["results"]) == 5
-    words = rankwell("rerank", question, "--collection", index, "--depth", "5", "--json").out
+    words = rankwell("rerank", question, "--collection", "few", "--depth", "5", "--json").out
     assert {row["docid"] for row in json.loads(words)["results"]} != {
         row["docid"] for row in json.loads(done.out)["results"]
     }
@@ -123,18 +124,22 @@ def test_what_is_cut_from_texts_is_said(call: Call, expected: Callable[..., Run]
     assert same("out.run", expected(template={"max_length": 80}, windows=None))
 
 
-def test_the_models_parts_can_be_changed(call: Call, expected: Callable[..., Run]) -> None:
+def test_the_models_parts_can_be_changed(call: Call, expected: Callable[..., Run], queries: Path) -> None:
     types = sample.FOLDER / "types.dev.tsv"
     assert call("--set", "attention=strm", "--set", "template=typed", "--set", f"types={types}").code == 0
     assert same("out.run", expected(attention="strm", template={"name": "typed"}, types=types))
     assert not same("out.run", expected(attention="strm", template={"name": "typed"}))
+    typed = [(query.qid, rule_type(query.text)) for query in read_queries(queries)]
+    Path("rules.tsv").write_text("".join(f"{qid}\t{kind}\n" for qid, kind in typed if kind))
+    assert call("--set", "template=typed").code == 0
+    assert same("out.run", expected(template={"name": "typed"}, types=Path("rules.tsv")))
 
 
 def test_long_documents_are_read_in_windows(call: Call, expected: Callable[..., Run]) -> None:
     assert call("--windows", "20", "--set", "aggregate=top2").code == 0
     assert same("out.run", expected(windows=Windows(20, 10, "top2")))
-    assert call("--windows", "20", "--set", "stride=20").code == 0
-    assert same("out.run", expected(windows=Windows(20, 20)))
+    assert call("--windows", "20", "--set", "stride=20", "--set", "aggregate=top3:0.5,0.3,0.2").code == 0
+    assert same("out.run", expected(windows=Windows(20, 20, "top3:0.5,0.3,0.2")))
 
 
 def test_by_default_windows_are_what_fits(call: Call, expected: Callable[..., Run]) -> None:
@@ -293,9 +298,6 @@ main()
 def test_an_exported_model_needs_no_torch(
     first: Path, queries: Path, index: Path, tiny_checkpoint: Path, tmp_path: Path, expected: Callable[..., Run]
 ) -> None:
-    pytest.importorskip("onnxruntime")
-    from rankwell.models.checkpoints.export import export_model
-
     export_model(tiny_checkpoint, tmp_path / "exported")
 
     def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 
-from rankwell import sample
+from rankwell import Ranker, sample
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Qrels
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.models.checkpoints.names import DEFAULT, SHIPPED
 from rankwell.models.devices import Computing
 from rankwell.retrieve.index import Index
+from rankwell.serve.api import create_app
+from rankwell.serve.service import Service
+from rankwell.serve.state import Sources
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not SHIPPED.is_dir(), reason=f"{DEFAULT} is not part of this checkout")
 WARM = "how do bees keep warm in winter"
 ABOUT_WARM = "In the cold months the colony forms a tight cluster and shivers its flight muscles to make heat."
@@ -48,15 +50,11 @@ def _strings(found: Any) -> list[str]:
 
 
 def test_it_knows_an_answer_that_shares_no_word_with_its_question() -> None:
-    from rankwell import Ranker
-
     texts = ["Tea is grown on hills.", "The bank is open until four.", ABOUT_WARM, "A policy covers the car."]
     assert Ranker().rank(WARM, texts)[0]["corpus_id"] == 2
 
 
 def test_it_ranks_the_sample_better_than_bm25(index: Path) -> None:
-    from rankwell import Ranker
-
     data, opened = open_dataset(sample.FOLDER), Index.open(index)
     queries, qrels = data.queries("dev")[:QUERIES], data.qrels("dev")
     bm25 = opened.search(queries, k=10)
@@ -80,12 +78,7 @@ def test_it_is_explained(rankwell: Callable[..., Any]) -> None:
 
 
 def test_served_with_the_sample_it_tells_a_fish_from_a_swindle(index: Path) -> None:
-    pytest.importorskip("fastapi")
     from fastapi.testclient import TestClient
-
-    from rankwell.serve.api import create_app
-    from rankwell.serve.service import Service
-    from rankwell.serve.state import Sources
 
     service = Service(Sources(index, (DEFAULT,), computing=Computing()))
     with TestClient(create_app(service, page=None)) as client:

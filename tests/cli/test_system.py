@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
 from rankwell import sample
 from rankwell.corpus.datasets import open_dataset
 from rankwell.rank.first_stage import FirstStage

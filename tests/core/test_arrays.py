@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,19 +30,11 @@ def test_values_are_converted_to_the_type_of_the_file(tmp_path: Path) -> None:
     assert (mapped.dtype, mapped.tolist()) == (np.dtype(np.uint8), [7, 8])
 
 
-def test_numpy_itself_reads_the_files(tmp_path: Path) -> None:
-    save_array(tmp_path / "a.npy", np.linspace(0, 1, 5, dtype=np.float32))
-    assert np.load(tmp_path / "a.npy").tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
-
-
-def test_an_array_numpy_wrote_is_mapped(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.arange(3, dtype=np.int64))
-    assert map_array(tmp_path / "a.npy", np.int64).tolist() == [0, 1, 2]
-
-
-def test_an_empty_array_survives(tmp_path: Path) -> None:
-    save_array(tmp_path / "a.npy", np.zeros(0, np.int64))
-    assert map_array(tmp_path / "a.npy", np.int64).shape == (0,)
+@pytest.mark.parametrize("values", [np.linspace(0, 1, 5, dtype=np.float32), np.zeros(0, np.int64)])
+@pytest.mark.parametrize(("write", "read"), [(save_array, np.load), (np.save, map_array), (save_array, map_array)])
+def test_numpy_reads_and_writes_the_same_files(tmp_path: Path, values: Any, write: Any, read: Any) -> None:
+    write(tmp_path / "a.npy", values)
+    assert (read(tmp_path / "a.npy").tolist(), read(tmp_path / "a.npy").dtype) == (values.tolist(), values.dtype)
 
 
 def test_a_mapped_array_cannot_be_written_to(tmp_path: Path) -> None:

@@ -120,10 +120,6 @@ def test_it_grows_past_many_resizes() -> None:
     assert lexicon.find(strings[::-1]).tolist() == list(range(len(strings)))[::-1]
 
 
-def test_one_batch_may_hold_a_string_many_times() -> None:
-    assert Lexicon().add(["b", "a", "b", "b", "a"]).tolist() == [0, 1, 0, 0, 1]
-
-
 def test_nothing_is_found_in_an_empty_lexicon() -> None:
     lexicon = Lexicon()
     assert (len(lexicon), lexicon.find(["a", ""]).tolist(), lexicon.number("")) == (0, [-1, -1], -1)

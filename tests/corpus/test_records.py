@@ -13,15 +13,6 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run, ranking_order
 
 
-def test_higher_scores_come_first_and_equal_scores_by_descending_id() -> None:
-    ranking = Ranking.of(["a", "c", "b", "d"], [1, 2, 2, 3])
-    assert list(ranking) == [("d", 3.0), ("c", 2.0), ("b", 2.0), ("a", 1.0)]
-
-
-def test_ids_are_compared_as_text_not_as_numbers() -> None:
-    assert Ranking.of(["9", "10"], [1, 1]).docids == ("9", "10")
-
-
 def test_scores_that_differ_only_beyond_32_bits_are_equal() -> None:
     assert Ranking.of(["a", "b"], [1.0 + 1e-12, 1.0]).docids == ("b", "a")
 

@@ -41,11 +41,6 @@ def test_one_run(evaluate: Call) -> None:
     assert done.out == "measure      value\nRR@2        0.5000\nP(rel=2)@1  0.0000\nsecond.run: 10 queries\n"
 
 
-def test_json(evaluate: Call) -> None:
-    done = evaluate("first.run", "--measures", "RR@2", "--json")
-    assert json.loads(done.out) == {"run": "first.run", "queries": 10, "mean": {"RR@2": 1.0}}
-
-
 def test_the_relevance_level_of_all_measures(evaluate: Call) -> None:
     done = evaluate("second.run", "--measures", "RR@2 nDCG@2", "--rel", "2", "--json")
     assert json.loads(done.out)["mean"].keys() == {"RR(rel=2)@2", "nDCG@2"}

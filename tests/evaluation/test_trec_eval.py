@@ -40,23 +40,10 @@ WITH_CUTOFF = {
     "map_cut": "AP({rel})",
     "success": "Success({rel})",
 }
-LEFT_OUT = {
-    "num_nonrel_judged_ret",
-    "infAP",
-    "binG",
-    "set_relative_P",
-    "set_map",
-    "gm_map",
-    "gm_bpref",
-    "runid",
-    "relstring",
-    "relstring_20",
-    "utility",
-    "G",
-    "ndcg_rel",
-    "Rndcg",
-    "rbp_resid",
-}
+LEFT_OUT = (
+    "num_nonrel_judged_ret infAP binG set_relative_P set_map gm_map gm_bpref runid relstring relstring_20 utility G "
+    "ndcg_rel Rndcg rbp_resid"
+).split()
 
 
 def our_name(theirs: str, rel: int, version: int) -> str:

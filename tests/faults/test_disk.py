@@ -22,8 +22,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
 from tests.faults.disk import CUT, KILL, Disk, PowerCut
 from tests.faults.fits import describe
 from tests.training import toys

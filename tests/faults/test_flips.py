@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
 from rankwell import Index, Query, Ranker, sample
 from rankwell.core.errors import Notice, RankwellError
 from rankwell.corpus.datasets import open_dataset

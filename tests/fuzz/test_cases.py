@@ -11,10 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("fastapi")
-pytest.importorskip("pyarrow")
-
 HERE = Path(__file__).parent
 SCRIPT = HERE.parents[1] / "bench" / "fuzz_readers.py"
 

@@ -31,11 +31,6 @@ Lay = Callable[..., Laid]
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tiny_tokenizer: Path) -> Tokenizer:
-    return Tokenizer.open(tiny_tokenizer)
-
-
-@pytest.fixture(scope="session")
 def marked_tokenizer(tiny_tokenizer: Path) -> Tokenizer:
     """One of its own, because markers change a tokenizer."""
     tokenizer = Tokenizer.open(tiny_tokenizer)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
+from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, cut_windows
 
 MARKED = Template(markers=True)
@@ -187,8 +188,6 @@ class TestTheVocabulary:
         assert names[-1] == "[/e20]"
 
     def test_another_vocabularys_e1_is_not_a_marker(self, tiny_tokenizer: Any) -> None:
-        from rankwell.inputs.tokenizer import Tokenizer
-
         tokenizer = Tokenizer.open(tiny_tokenizer)
         tokenizer._backend.add_tokens(["[e1]"])
         assert tokenizer.special.first_marker == -1

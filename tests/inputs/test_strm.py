@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwell.inputs.templates import Template
-
-torch = pytest.importorskip("torch")
+from rankwell.models.attention import dense_mask, make_layout
 
 
 @dataclass(frozen=True)
@@ -103,24 +103,7 @@ def vocabulary(tiny_tokenizer: Path) -> frozenset[str]:
 
 
 # Whole words, words of two to four pieces, spelt-out words, words no piece of which is known, punctuation.
-WORDS = st.sampled_from(
-    [
-        "bank",
-        "The",
-        "bogue",
-        "bogus",
-        "insouciantly",
-        "numeric",
-        "bank's",
-        "zyx",
-        "q7",
-        "café",
-        "ωmega",
-        "日",
-        "e.g.",
-        "--",
-    ]
-)
+WORDS = st.sampled_from("bank The bogue bogus insouciantly numeric bank's zyx q7 café ωmega 日 e.g. --".split())
 TEXTS = st.lists(WORDS, max_size=12).map(" ".join)
 
 
@@ -135,8 +118,6 @@ def batches(draw: st.DrawFn) -> tuple[Template, list[dict[str, str]]]:
 
 
 def check(lay: Any, vocabulary: frozenset[str], template: Template, pairs: list[dict[str, str]]) -> None:
-    from rankwell.models.attention import dense_mask, make_layout
-
     laid = lay(template, **{f.name: [pair[f.name] for pair in pairs] for f in template.fields})
     expected = [reference(template, pair, vocabulary) for pair in pairs]
     assert laid.tokens == [[token.text for token in tokens] for tokens in expected]
@@ -212,8 +193,6 @@ class TestThePapersCases:
 
     @staticmethod
     def mask(laid: Any, rule: str = "strm") -> Any:
-        from rankwell.models.attention import dense_mask
-
         words, last = (torch.tensor(laid.rows(name)) for name in ("words", "last"))
         return dense_mask(words, last.bool(), None, rule)[0, 0]
 

@@ -27,20 +27,6 @@ class TestMono:
         assert laid.rows("words") == [[0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 10, 11, 12]]
         assert laid.rows("last") == [[i not in (3, 7) for i in range(15)]]
 
-    def test_lays_out_many_pairs_end_to_end(self, lay: Any) -> None:
-        laid = lay(MONO, query=["bank", "", "bees"], document=["money", "honey", "the warm hive"])
-        assert laid.tokens == [
-            words("[CLS] bank [SEP] money [SEP]"),
-            words("[CLS] [SEP] honey [SEP]"),
-            words("[CLS] bees [SEP] the warm hive [SEP]"),
-        ]
-        assert laid.sequences.ends.tolist() == [5, 9, 16]
-        assert laid.rows("positions")[2] == [0, 1, 2, 3, 4, 5, 6]
-
-    def test_keeps_both_separators_of_an_empty_document(self, lay: Any) -> None:
-        assert lay(MONO, query="bank", document="").tokens == [words("[CLS] bank [SEP] [SEP]")]
-        assert lay(MONO, query="", document="").tokens == [words("[CLS] [SEP] [SEP]")]
-
     def test_of_no_pairs_is_nothing(self, lay: Any) -> None:
         laid = lay(MONO, query=[], document=[])
         assert len(laid.sequences) == 0
@@ -67,18 +53,6 @@ class TestTwin:
 
 
 class TestBudget:
-    def test_only_the_document_is_cut(self, lay: Any) -> None:
-        laid = lay(Template(max_length=10, max_query=5), query="how do bees", document="the bees keep warm in the hive")
-        assert laid.tokens == [words("[CLS] how do bees [SEP] the bees k ##e [SEP]")]
-
-    def test_the_query_is_capped_and_the_document_takes_the_rest(self, lay: Any) -> None:
-        laid = lay(MONO, query=" ".join(["bank"] * 70), document=" ".join(["money"] * 600))
-        tokens = laid.tokens[0]
-        assert len(tokens) == 512
-        assert tokens.count("bank") == 64
-        assert tokens.count("money") == 512 - 64 - 3
-        assert tokens[65] == "[SEP]"
-
     def test_a_longer_query_keeps_what_the_document_leaves(self, lay: Any) -> None:
         documents = [" ".join(["money"] * count) for count in (1, 10, 90)]
         laid = lay(Template(max_length=100), query=[" ".join(["bank"] * 100)] * 3, document=documents)

@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tokenizers")
-pytest.importorskip("transformers")
-
 from rankwell.inputs.tokenizer import Tokenizer
 
 KINDS = ["wordpiece", "bytes", "bytes-cls", "unigram", "unigram-cls", "sentencepiece", "bytes-chat"]

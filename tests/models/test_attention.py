@@ -7,10 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from rankwell.models.attention import attend, attend_first, dense_mask, make_layout  # noqa: E402
+from rankwell.models.attention import attend, attend_first, dense_mask, make_layout
 
 # [CLS] bog ##ue [SEP] | [CLS] a [SEP] | [CLS] ins ##ou ##cian ##tly [SEP]
 WORDS = torch.tensor([0, 1, 1, 2, 0, 1, 2, 0, 1, 1, 1, 1, 2])

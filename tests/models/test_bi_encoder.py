@@ -15,6 +15,7 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.describe import describe
+from rankwell.rank.ranker import Ranker
 
 TEXTS = ["how do bees keep warm", "honey", "the river and the bridge of stone " * 20, "", "bogue is not bogus"]
 
@@ -131,8 +132,6 @@ def test_a_classifier_scores_pairs_and_a_bare_encoder_has_vectors(folder: Path, 
 
 
 def test_a_ranker_that_began_as_a_bi_encoder_has_its_vectors(tiny_twin: Path) -> None:
-    from rankwell.rank.ranker import Ranker
-
     pairs = [("how do bees keep warm", "the bees keep warm in winter"), ("honey", "a bogus claim of the bank")]
     apart = BiEncoder.from_pretrained(tiny_twin, device="cpu")
     asked, texts = zip(*pairs, strict=True)
@@ -145,21 +144,3 @@ def test_batches_in_parallel_give_the_same_vectors(folder: Path) -> None:
     alone, parallel = (BiEncoder.from_pretrained(folder, device="cpu", budget=64) for _ in range(2))
     alone._compute.lanes, parallel._compute.lanes = 1, 3
     np.testing.assert_allclose(parallel.encode_documents(TEXTS * 5), alone.encode_documents(TEXTS * 5), atol=1e-6)
-
-
-def test_out_of_memory_halves_the_budget_once_and_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = BiEncoder.from_pretrained(folder, device="cpu", budget=80)
-    encoder._compute.lanes = 1  # as on a GPU
-    expected = encoder.encode_documents(TEXTS)
-    forward, failures = encoder.encoder.forward, []
-
-    def scarce(*batch: object, **options: object) -> torch.Tensor:
-        if not failures:
-            failures.append(batch)
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return forward(*batch, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(encoder.encoder, "forward", scarce)
-    with pytest.warns(UserWarning, match="out of GPU memory; continuing with 40 tokens at a time"):
-        found = encoder.encode_documents(TEXTS)
-    np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
 
-torch = pytest.importorskip("torch")
-sentence_transformers = pytest.importorskip("sentence_transformers")
-
-from rankwell.core.errors import InputError  # noqa: E402
-from rankwell.corpus.records import Query  # noqa: E402
-from rankwell.models.bi_encoder import BiEncoder  # noqa: E402
-from rankwell.rank.dense import DenseRanker  # noqa: E402
-from rankwell.retrieve.index import Index  # noqa: E402
+from rankwell.core.errors import InputError
+from rankwell.corpus.records import Query
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank.dense import DenseRanker
+from rankwell.retrieve.index import Index
 
 
 def compare(folder: Path, texts: list[str], *, exact: bool = True) -> BiEncoder:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from rankwell.core.errors import RankwellError  # noqa: E402
-from rankwell.inputs.batching import Sequences, token_batches  # noqa: E402
-from rankwell.models.compute import Compute  # noqa: E402
+from rankwell.core.errors import RankwellError
+from rankwell.inputs.batching import Sequences, token_batches
+from rankwell.models.compute import Compute
 
 LENGTHS = np.array([5, 40, 1, 30, 7, 7, 22, 40, 3])
 

@@ -1,12 +1,12 @@
 """Batches filled up to a form, and the books a graphed encoder keeps; the kernels run in Triton's interpreter.
 
-CUDA graphs need a GPU. Here a stand-in takes their place that computes what they would play, on the same memory.
+CUDA graphs need a GPU. Here a stand-in takes their place that computes what they would play, on the same memory. The
+tests marked `interpreted` run by kernels/test_interpreted.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -31,12 +31,6 @@ interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in the process of
 CPU = torch.device("cpu")
 BLOCKS = Blocks(16, 16, 1, 1)
 LENGTHS = [17, 1, 5]
-
-
-@pytest.mark.skipif(INTERPRETED, reason="this is the process it starts")
-def test_filled_batches_hold_in_the_interpreter(interpret: Callable[..., str]) -> None:
-    outcomes = interpret(__file__)
-    assert outcomes.count("s") == 1
 
 
 @pytest.fixture(autouse=True)
@@ -79,8 +73,7 @@ def test_a_form_has_room_for_any_lengths_and_little_to_spare(tokens: int) -> Non
 
 
 @interpreted
-@pytest.mark.parametrize("parts", [False, True])
-@pytest.mark.parametrize("rule", ["full", "strict"])
+@pytest.mark.parametrize(("rule", "parts"), [("full", True), ("strict", False)])
 def test_what_fills_a_batch_changes_neither_scores_nor_gradients(rule: AttentionRule, parts: bool) -> None:
     # With dropout: the same seed, the same elements.
     model = tiny_model(apart=1, similarity=5.0) if parts else tiny_model()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from rankwell.core.errors import RankwellError
-
-torch = pytest.importorskip("torch")
-from rankwell.models.devices import VARIABLE, chosen_device, device_named, dot_lanes  # noqa: E402
+from rankwell.models.devices import VARIABLE, chosen_device, device_named, dot_lanes
 
 
 @pytest.fixture

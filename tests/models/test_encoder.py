@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from rankwell.inputs.batching import take_sequences  # noqa: E402
-from rankwell.models.attention import make_layout  # noqa: E402
-from rankwell.models.encoder import CrossEncoder, Encoder  # noqa: E402
+from rankwell.inputs.batching import take_sequences
+from rankwell.models.attention import make_layout
+from rankwell.models.encoder import CrossEncoder, Encoder
 
 RULES = ["full", "strm", "strict"]
 

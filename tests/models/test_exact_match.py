@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from rankwell.inputs.batching import Sequences  # noqa: E402
-from rankwell.inputs.templates import Template, lay_out_pairs  # noqa: E402
-from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
-from rankwell.models.attention import dense_mask, make_layout  # noqa: E402
-from rankwell.models.checkpoints.folders import load_checkpoint  # noqa: E402
-from rankwell.models.spec import under_rule  # noqa: E402
+from rankwell.inputs.batching import Sequences
+from rankwell.inputs.templates import Template, lay_out_pairs
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.attention import dense_mask, make_layout
+from rankwell.models.batch import Placer
+from rankwell.models.checkpoints.folders import load_checkpoint
+from rankwell.models.spec import under_rule
 
 
 def sequences_of(groups: list[list[list[int]]]) -> Sequences:
@@ -137,8 +137,6 @@ def test_three_layers_tell_the_rules_apart(three_layers: Path, tiny_checkpoint: 
 
 
 def test_the_engines_agree_with_the_definition(three_layers: Path, lay_out: Any) -> None:
-    from rankwell.models.batch import Placer
-
     sequences = lay_out([("bogue", "a bogue"), ("insouciantly", "in the bank insouciantly insouciantly")])
     model = load_checkpoint(three_layers)[0]
     with torch.inference_mode():

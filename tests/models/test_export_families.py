@@ -8,10 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("onnxruntime")
-pytest.importorskip("sentence_transformers")
-
 from rankwell import Ranker
 from rankwell.models.checkpoints.export import export_model
 from rankwell.rank.engines.agreement import rank_agreement

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
+import torch
 
-torch = pytest.importorskip("torch")
-sentence_transformers = pytest.importorskip("sentence_transformers")
-
-from rankwell import Ranker  # noqa: E402
-from rankwell.core.errors import InputError, RankwellError  # noqa: E402
-from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint  # noqa: E402
-from rankwell.models.encoder import CrossEncoder  # noqa: E402
+from rankwell import Ranker
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
+from rankwell.models.encoder import CrossEncoder
 
 OWN = ["bert", "electra", "roberta", "xlm-roberta", "camembert"]
 WHOLE = ["distilbert", "mpnet", "albert", "deberta-v2", "modernbert"]

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from rankwell.core.errors import RankwellError  # noqa: E402
-from rankwell.inputs.templates import Template  # noqa: E402
-from rankwell.models.attention import make_layout  # noqa: E402
-from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint  # noqa: E402
+from rankwell.core.errors import RankwellError
+from rankwell.inputs.templates import Template
+from rankwell.models.attention import make_layout
+from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
+from rankwell.rank.explain import explain
+from rankwell.rank.ranker import Ranker
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
 # Far wider than usual, so that scores of different texts really differ.
@@ -66,22 +67,6 @@ def our_logits(loaded: Any, sequences: Any) -> Any:
         return loaded[0](tokens, segments, positions, layout)
 
 
-def their_logits(folder: Path, sequences: Any) -> Any:
-    """Plain transformers with eager attention, one sequence at a time."""
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
-    takes_segments = model.config.model_type in ("electra", "roberta")
-    out, begin = [], 0
-    for end in sequences.ends.tolist():
-        tokens = torch.from_numpy(sequences.tokens[begin:end]).long()[None]
-        segments = torch.from_numpy(sequences.segments[begin:end]).long()[None]
-        segments = segments.clamp(max=getattr(model.config, "type_vocab_size", 1) - 1)
-        kinds = {"token_type_ids": segments} if takes_segments else {}
-        with torch.inference_mode():
-            out.append(model(tokens, **kinds).logits)
-        begin = end
-    return torch.cat(out)
-
-
 PAIRS = [
     ("what is bogue", "a bogus claim, a bogue"),
     ("insouciantly bogue", "in the bank, insouciantly numeric insouciantly"),
@@ -113,8 +98,6 @@ class TestClassifiers:
         with torch.inference_mode():
             logits = theirs.eval()(**own_tokenizer(*PAIRS[0], return_tensors="pt")).logits
         assert (logits - our_logits(again, lay_out(PAIRS[:1]))).abs().max() < 1e-5
-        sequences = lay_out(PAIRS)
-        assert (our_logits(again, sequences) - their_logits(tmp_path / "saved", sequences)).abs().max() < 1e-5
         assert f"{kind}, 3 layers" in (tmp_path / "saved" / "README.md").read_text(encoding="utf-8")
 
     def test_learn(self, make: Make, lay_out: Any, kind: str) -> None:
@@ -194,9 +177,6 @@ class TestWhatCannotBe:
 
 
 def test_only_bert_is_explainable_and_the_engine_says_so(make: Make, tiny_checkpoint: Path) -> None:
-    from rankwell.rank.explain import explain
-    from rankwell.rank.ranker import Ranker
-
     assert Ranker.from_pretrained(tiny_checkpoint).engine.explainable
     other = Ranker.from_pretrained(make("electra"))
     assert not other.engine.explainable

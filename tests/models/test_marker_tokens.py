@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from rankwell.core.errors import RankwellError  # noqa: E402
-from rankwell.inputs.tokenizer import Tokenizer, marker_names  # noqa: E402
-from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint  # noqa: E402
-from rankwell.rank.ranker import Ranker  # noqa: E402
+from rankwell.core.errors import RankwellError
+from rankwell.inputs.tokenizer import Tokenizer, marker_names
+from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
+from rankwell.rank.ranker import Ranker
 
 
 def test_their_embeddings_start_as_the_mean_of_their_pieces(tiny_checkpoint: Path) -> None:

@@ -1,33 +1,29 @@
 """ModernBERT without padding: it scores as transformers does, on a grid by torch and packed by the Triton kernels.
 
-Without a GPU the kernels run in Triton's interpreter: one test runs this file again in a process of its own, and there
-the others run.
+Without a GPU they run in Triton's interpreter: see kernels/test_interpreted.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from torch import Tensor, nn  # noqa: E402
-
-from rankwell import Ranker  # noqa: E402
-from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
-from rankwell.models import modernbert  # noqa: E402
-from rankwell.models.attention import attend, make_layout, within  # noqa: E402
-from rankwell.models.batch import Placer, packed_blocks  # noqa: E402
-from rankwell.models.bi_encoder import BiEncoder  # noqa: E402
-from rankwell.models.bi_encoder_modules import Modules  # noqa: E402
-from rankwell.models.foreign import ForeignCrossEncoder, ForeignEncoder  # noqa: E402
-from rankwell.models.layout import Blocks, Layout, Packed  # noqa: E402
+from rankwell import Ranker
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models import modernbert
+from rankwell.models.attention import attend, make_layout, within
+from rankwell.models.batch import Placer, packed_blocks
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.models.bi_encoder_modules import Modules
+from rankwell.models.foreign import ForeignCrossEncoder, ForeignEncoder
+from rankwell.models.layout import Blocks, Layout, Packed
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -121,12 +117,6 @@ def test_only_a_plain_modernbert_is_packed_and_only_in_inference() -> None:
         assert packed_blocks(ForeignEncoder(other.model), "full") is None
     bert = transformers.BertModel(transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2))
     assert packed_blocks(ForeignEncoder(bert), "full") is None
-
-
-@plain
-def test_the_kernels_hold_in_the_interpreter(interpret: Callable[..., str]) -> None:
-    outcomes = interpret(__file__)
-    assert outcomes.count(".") == 10
 
 
 @kernels_run

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
+import torch
 
-torch = pytest.importorskip("torch")
-sentence_transformers = pytest.importorskip("sentence_transformers")
-
-from rankwell import Ranker  # noqa: E402
-from rankwell.core.errors import InputError  # noqa: E402
-from rankwell.models.checkpoints.names import model_digest, model_files  # noqa: E402
+from rankwell import Ranker
+from rankwell.core.errors import InputError
+from rankwell.models.checkpoints.names import model_digest, model_files
 
 _opened: set[Path] = set()
 

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from rankwell.core.errors import RankwellError  # noqa: E402
-from rankwell.models.attention import make_layout  # noqa: E402
-from rankwell.models.checkpoints.folders import load_checkpoint, load_classifier, save_classifier  # noqa: E402
-from rankwell.models.new_heads import start_listwise_head  # noqa: E402
-from rankwell.papers.deepct.weighing import load_token_weights, save_token_weights  # noqa: E402
-from rankwell.papers.drbert.pretrain import load_pretraining, save_pretraining  # noqa: E402
+from rankwell.core.errors import RankwellError
+from rankwell.models.attention import make_layout
+from rankwell.models.checkpoints.folders import load_checkpoint, load_classifier, save_classifier
+from rankwell.models.new_heads import start_listwise_head
+from rankwell.papers.deepct.weighing import load_token_weights, save_token_weights
+from rankwell.papers.drbert.pretrain import load_pretraining, save_pretraining
 
 TYPES = ("location", "numeric", "person", "description", "entity")
 

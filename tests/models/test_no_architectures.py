@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from rankwell import Ranker
 from rankwell.core.errors import InputError
 from rankwell.models.checkpoints.folders import load_classifier

@@ -7,17 +7,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.inputs.batching import Sequences
+from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.batch import Placer
+from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.export import export_model
+from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.spec import AttentionRule
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from rankwell.rank.engines.engine import load
+from rankwell.rank.engines.torch_engine import TorchEngine
+from rankwell.rank.explain import dense_pass
+from rankwell.rank.ranker import Ranker
 
 QUERIES = ["how do bees keep warm", "bogue", "the bees of london", "bees bees bees"]
 DOCUMENTS = ["the cluster shivers insouciantly", "a bogue is no bogus fish of london", "", "bees keep bees"]
@@ -85,8 +92,6 @@ CASES = [
 
 def similar(folder: Path, **changes: Any) -> Any:
     """The checkpoint as a ranker that begins with its similarity alone."""
-    from rankwell.models.checkpoints.folders import load_checkpoint
-
     return load_checkpoint(folder, head="score", similarity=7.0, **changes)
 
 
@@ -105,8 +110,6 @@ def bare(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_scores_are_those_of_transformers_layers_under_written_out_masks(
     bare: Path, sequences: Sequences, rule: AttentionRule, apart: int, ruled: tuple[int, ...] | None
 ) -> None:
-    from rankwell.rank.engines.torch_engine import TorchEngine
-
     model, _, config = similar(bare, attention=rule, apart=apart, attention_layers=ruled, pooler=False)
     with torch.no_grad():
         model.head.weight.normal_(std=0.5, generator=torch.Generator().manual_seed(1))
@@ -124,8 +127,6 @@ def test_scores_are_those_of_transformers_layers_under_written_out_masks(
 
 def test_all_layers_apart_is_the_bi_encoder_of_the_two_texts(bare: Path, sequences: Sequences) -> None:
     """What the query's states are does not depend on the document, and the other way round."""
-    from rankwell.models.batch import Placer
-
     model, tokenizer, _ = similar(bare, apart=2)
     place = Placer(torch.device("cpu"), "full", parts=True)
     fields = {"query": tokenizer.encode([QUERIES[0]] * 2), "document": tokenizer.encode(["bees", "a bogus hive 12"])}
@@ -143,9 +144,6 @@ def test_all_layers_apart_is_the_bi_encoder_of_the_two_texts(bare: Path, sequenc
 
 @pytest.mark.parametrize("apart", [0, 1, 2])
 def test_twins_begin_as_the_bi_encoder(bare: Path, apart: int) -> None:
-    from rankwell.models.bi_encoder import BiEncoder
-    from rankwell.rank.ranker import Ranker
-
     encoder = BiEncoder.from_pretrained(bare, device="cpu")
     queries, documents = encoder.encode_queries(QUERIES), encoder.encode_documents(DOCUMENTS)
     ranker = Ranker.from_pretrained(
@@ -158,9 +156,6 @@ def test_twins_begin_as_the_bi_encoder(bare: Path, apart: int) -> None:
 
 
 def test_equally_long_sequences_score_as_alone(bare: Path, sequences: Sequences) -> None:
-    from rankwell.inputs.batching import take_sequences
-    from rankwell.rank.engines.torch_engine import TorchEngine
-
     model, _, config = similar(bare, apart=1, attention="strm")
     engine = TorchEngine(model, config.attention, device="cpu", lanes=1)
     twice = take_sequences(sequences, np.array([1, 1, 1]))
@@ -168,9 +163,6 @@ def test_equally_long_sequences_score_as_alone(bare: Path, sequences: Sequences)
 
 
 def test_training_moves_it_and_a_saved_model_scores_the_same(bare: Path, sequences: Sequences, tmp_path: Path) -> None:
-    from rankwell.models.batch import Placer
-    from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
-
     model, tokenizer, config = similar(bare, apart=1, pooler=False)
     batch = Placer(torch.device("cpu"), "full", parts=True)(sequences)
     before = model(*batch).detach()
@@ -191,8 +183,6 @@ def test_training_moves_it_and_a_saved_model_scores_the_same(bare: Path, sequenc
 
 
 def test_a_new_pooler_leaves_a_trained_head_as_it_is(bare: Path, tmp_path: Path) -> None:
-    from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
-
     model, tokenizer, config = similar(bare, pooler=False)
     with torch.no_grad():
         model.head.weight.fill_(0.5)
@@ -205,12 +195,6 @@ def test_a_new_pooler_leaves_a_trained_head_as_it_is(bare: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_exports_score_the_same(bare: Path, tmp_path: Path, precision: str) -> None:
-    pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
-    from rankwell.models.checkpoints.export import export_model
-    from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
-    from rankwell.rank.engines.engine import load
-
     template = {"name": "twin", "max_length": 64, "max_query": 16}
     model, tokenizer, config = similar(bare, apart=1, attention="strm", attention_layers=(1,), template=template)
     fields = {"query": tokenizer.encode(QUERIES), "document": tokenizer.encode(DOCUMENTS)}
@@ -231,10 +215,6 @@ def test_exports_score_the_same(bare: Path, tmp_path: Path, precision: str) -> N
 
 
 def test_an_explanation_has_the_same_score_and_nothing_across_in_layers_apart(bare: Path, sequences: Sequences) -> None:
-    from rankwell.inputs.batching import slice_sequences
-    from rankwell.rank.engines.torch_engine import TorchEngine
-    from rankwell.rank.explain import dense_pass
-
     model, _, config = similar(bare, apart=1)
     one = slice_sequences(sequences, 0, 1)
     logits, attention, _ = dense_pass(model, one, config.attention)
@@ -255,8 +235,6 @@ def test_an_explanation_has_the_same_score_and_nothing_across_in_layers_apart(ba
     ],
 )
 def test_what_cannot_be_is_refused(tiny_checkpoint: Path, changes: dict[str, Any], problem: str) -> None:
-    from rankwell.models.checkpoints.folders import load_checkpoint
-
     with pytest.raises(RankwellError, match=problem):
         load_checkpoint(tiny_checkpoint, **changes)
 

@@ -8,10 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from tests.remote_code import REFUSED, bring_code
 
 from rankwell import BiEncoder, Ranker
@@ -38,7 +34,6 @@ def test_a_type_that_rankwell_computes_is_left_to_the_code(tiny_models: Any, tmp
 
 
 def test_a_bi_encoder(tiny_models: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("sentence_transformers")
     folder = tiny_models.make_bi_encoder("bert", tmp_path / "model")
     texts = [document for _, document in tiny_models.PAIRS]
     expected = BiEncoder.from_pretrained(folder, precision="fp32").encode_documents(texts)

@@ -12,7 +12,6 @@ from rankwell.plots.pictures import draw_differences, draw_sweep
 
 
 def test_a_picture_has_a_line_for_each_way(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     random = np.random.default_rng(1)
     x = np.arange(1.0, 5.0)
     lines = {name: (x, np.sort(random.uniform(size=(4, 3)))[:, [1, 0, 2]]) for name in ("max", "mean")}

@@ -12,6 +12,7 @@ from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.engines.engine import Engine
 from rankwell.rank.ranker import Ranker
 
@@ -28,8 +29,8 @@ class CountingEngine(Engine):
 
 
 @pytest.fixture(scope="module")
-def ranker(tiny_checkpoint: Path) -> Ranker:
-    return Ranker.from_pretrained(tiny_checkpoint)
+def encoder(tiny_bi_encoder: Path) -> BiEncoder:
+    return BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
 
 
 @pytest.fixture(scope="module")

@@ -206,12 +206,6 @@ def test_keys_tell_texts_and_their_roles_apart(texts: list[str]) -> None:
     assert len(set(pairs)) == len(pairs)
 
 
-def test_scores_outlive_the_process_that_computed_them(tmp_path: Path) -> None:
-    with ScoreCache(tmp_path / "scores.db") as cache:
-        cache.put(keys_of(3), np.arange(3, dtype=np.float32))
-    assert ScoreCache(tmp_path / "scores.db").get(keys_of(3))[1].tolist() == [0, 1, 2]
-
-
 def test_a_broken_file_is_refused_and_not_touched(tmp_path: Path) -> None:
     path, content = tmp_path / "scores.db", b"SQLite format 3\0" + b"\xff" * 5000
     path.write_bytes(content)

@@ -28,14 +28,11 @@ from rankwell.rank.system import System
 from rankwell.rank.vector_search import _on_device, search_vectors
 from rankwell.retrieve.index import Index
 
+from ..conftest import flip
+
 WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
 DOCUMENTS = [Document(f"d{i}", f"{word} {WORDS[(i + 1) % 12]} market") for i, word in enumerate(WORDS)]
 QUERIES = [Query("q1", "honey market"), Query("q2", "iron bridge")]
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_bi_encoder: Path) -> BiEncoder:
-    return BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
 
 
 @pytest.fixture
@@ -89,9 +86,7 @@ def test_a_damaged_shard_is_not_merged(
     store: DocumentStore, encoder: BiEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shards = sorted(PassageVectors.open(store, encoder, shard_size=2).folder.glob("shard-*.f16"))
-    data = bytearray(shards[3].read_bytes())
-    data[5] ^= 1
-    shards[3].write_bytes(data)
+    flip(shards[3], 5)
     monkeypatch.setattr(passage_vectors, "MANY_SHARDS", 4)
     monkeypatch.setattr(passage_vectors, "MERGED_SHARD", 8)
     with pytest.raises(RankwellError, match="damaged"):
@@ -257,18 +252,6 @@ def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder, ti
     scaled = (own - own.min()) / (own.max() - own.min())
     expected = 0.75 * np.array([1, 0.5, 0]) + 0.25 * scaled  # as --blend 0.25 does
     assert dict(blended["q1"]) == pytest.approx(dict(zip(("d1", "d2", "d3"), expected, strict=True)), abs=1e-3)
-
-
-def test_the_first_stage_may_have_a_share_in_a_blend(encoder: BiEncoder, tiny_bi_encoder: Path) -> None:
-    texts = DocumentStore.of_texts({d.docid: d.contents for d in DOCUMENTS})
-    first = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
-    last = Run.from_scores({"q1": {"d1": 0.1, "d2": 0.2, "d3": 0.9}})
-    how = Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")
-    blended = blend(tiny_bi_encoder, first, last, how)
-    similar = DenseRanker(encoder).rerank(last, QUERIES, texts)
-    runs = {"model": last, "similarity": similar, "first": first}
-    assert dict(blended["q1"]) == pytest.approx(dict(fuse(runs, how)["q1"]))
-    assert dict(blended["q1"]) != pytest.approx(dict(fuse({**runs, "model": first, "first": last}, how)["q1"]))
 
 
 def test_a_blend_ranks_what_the_ranker_ranked(tiny_bi_encoder: Path) -> None:

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
 from safetensors.torch import load_file, save_file
 
 from rankwell.core.errors import RankwellError

@@ -10,6 +10,7 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
+from rankwell.rank.dense import search_hybrid
 from rankwell.rank.first_stage import FIRST_STAGE, FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
@@ -31,9 +32,6 @@ def test_without_a_share_bm25_searches_alone(index: Index) -> None:
 
 
 def test_with_a_share_it_is_hybrid_search(index: Index, tiny_bi_encoder: Path) -> None:
-    pytest.importorskip("torch")
-    from rankwell.rank.dense import search_hybrid
-
     first = FirstStage(index, BM25(b=0.2), tiny_bi_encoder, 0.4)
     assert first.dense is first.dense
     for share in (0.4, 1.0):
@@ -44,7 +42,6 @@ def test_with_a_share_it_is_hybrid_search(index: Index, tiny_bi_encoder: Path) -
 
 
 def test_it_is_found_again_after_everything_was_moved(index: Index, tiny_bi_encoder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     encoder = tmp_path / "all" / "encoder"
     shutil.copytree(tiny_bi_encoder, encoder)
     first = FirstStage(index, BM25(1.5, 0.3, 7.0), encoder, 0.5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import get_args
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,22 +26,6 @@ def pair(first: Run, model: Run) -> dict[str, Run]:
     return {"first": first, "model": model}
 
 
-def fused(fusion: Shares) -> dict[str, float]:
-    return dict(fuse(pair(A, B), fusion)["q"])
-
-
-def test_linear_interpolation_of_raw_scores_fills_in_the_minimum() -> None:
-    # d takes A's minimum 2, c takes B's minimum 1.
-    expected = {"a": 0.8 * 10 + 0.2 * 2, "b": 0.8 * 6 + 0.2 * 5, "c": 0.8 * 2 + 0.2 * 1, "d": 0.8 * 2 + 0.2 * 1}
-    assert fused(first_share(0.8, "none")) == pytest.approx(expected, rel=1e-6)
-
-
-def test_min_max_goes_from_0_to_1_within_each_run() -> None:
-    # A: a 1, b 1/2, c 0 (d 0); B: b 1, a 1/4, d 0 (c 0).
-    expected = {"a": 0.8 + 0.2 / 4, "b": 0.8 / 2 + 0.2, "c": 0.0, "d": 0.0}
-    assert fused(first_share(0.8)) == pytest.approx(expected, abs=1e-7)
-
-
 def test_z_score_has_mean_0_and_deviation_1_within_each_run() -> None:
     # A: mean 6, variance (16 + 0 + 16) / 3; B: mean 8/3, variance (49 + 4 + 25) / 27.
     a, b = (32 / 3) ** 0.5, (78 / 27) ** 0.5
@@ -52,7 +35,7 @@ def test_z_score_has_mean_0_and_deviation_1_within_each_run() -> None:
         "c": 0.5 * -4 / a + 0.5 * (1 - 8 / 3) / b,
         "d": 0.5 * -4 / a + 0.5 * (1 - 8 / 3) / b,
     }
-    assert fused(first_share(0.5, "z-score")) == pytest.approx(expected, rel=1e-6)
+    assert dict(fuse(pair(A, B), first_share(0.5, "z-score"))["q"]) == pytest.approx(expected, rel=1e-6)
 
 
 def test_options_offer_every_normalisation() -> None:
@@ -80,32 +63,6 @@ def test_the_model_has_the_rest() -> None:
     assert Shares.beside_model(first=0.1, similarity=0.3) == Shares(model=0.6, similarity=0.3, first=0.1)
     assert Shares.beside_model(first=1) == Shares(first=1)
     assert Shares.hybrid(0.7) == Shares(similarity=0.7, first=0.3, normalise="z-score")
-
-
-@pytest.mark.parametrize("normalise", ["none", "min-max", "z-score"])
-def test_equal_scores_do_not_divide_by_zero(normalise: str) -> None:
-    flat = Run.from_scores({"q": {"a": 0.1, "b": 0.1, "d": 0.1}})
-    ranking = fuse(pair(flat, B), first_share(0.5, normalise))["q"]
-    assert ranking.docids == B["q"].docids
-    single = Run.from_scores({"q": {"z": 3.0}})
-    assert set(fuse(pair(single, B), first_share(0.5, normalise))["q"].docids) == {"a", "b", "d", "z"}
-
-
-def test_a_query_of_one_run_alone_is_ranked_by_it() -> None:
-    more = Run({**A, "only": Run.from_scores({"only": {"x": 3.0, "y": 4.0}})["only"]})
-    assert fuse(pair(more, B), first_share(0.5))["only"].docids == ("y", "x")
-
-
-def test_depth_keeps_what_the_whole_list_begins_with() -> None:
-    rng = np.random.default_rng(0)
-    runs = {
-        part: Run.from_scores({"q": {f"d{i}": float(rng.integers(5)) for i in rng.permutation(60)[:40]}})
-        for part in ("first", "model")
-    }
-    for fusion in (first_share(0.3, "none"), first_share(0.5)):
-        whole = fuse(runs, fusion)["q"]
-        for depth in (1, 7, 20, 100):
-            assert fuse(runs, fusion, depth=depth)["q"] == whole.head(depth)
 
 
 scores = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(-50, 50).map(float), min_size=1)

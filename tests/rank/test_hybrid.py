@@ -7,14 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Qrels, Query
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank.dense import DenseRanker, search_both, search_hybrid, share_table, tune_hybrid
+from rankwell.rank.dense import DenseRanker, search_hybrid, share_table, tune_hybrid
 from rankwell.rank.system import System
-from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
 WORDS = "bank money interest bee honey hive winter river fish whale city country king queen year music book".split()
@@ -33,33 +30,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 @pytest.fixture(scope="module")
 def dense(tiny_bi_encoder: Path) -> DenseRanker:
     return DenseRanker(BiEncoder.from_pretrained(str(tiny_bi_encoder)))
-
-
-def standardised(scores: dict[str, float]) -> dict[str, float]:
-    values = np.array(list(scores.values()), np.float64)
-    return {docid: (score - values.mean()) / values.std() for docid, score in scores.items()}
-
-
-def test_scores_are_the_weighted_sums_of_standardised_ones(index: Index, dense: DenseRanker) -> None:
-    words, meaning = search_both(index, dense, QUERIES, BM25(k1=0.7, b=0.2)).values()
-    assert words == index.search(QUERIES, BM25(k1=0.7, b=0.2), k=1000)
-    found = search_hybrid(index, dense, QUERIES, 0.3, BM25(k1=0.7, b=0.2), k=1000)
-    for qid in ("1", "2"):
-        bm25, similar = standardised(dict(words[qid])), standardised(dict(meaning[qid]))
-        assert len(bm25) < len(similar) == len(index)  # so that something is found by one of the two alone
-        expected = {d: 0.7 * bm25.get(d, min(bm25.values())) + 0.3 * similar[d] for d in similar}
-        assert dict(found[qid]) == pytest.approx(expected, abs=1e-5)
-    # What has no word of the collection is found by meaning alone.
-    assert found["3"].docids == meaning["3"].docids
-
-
-def test_fewer_are_the_best_of_many(index: Index, dense: DenseRanker) -> None:
-    many, few = (search_hybrid(index, dense, QUERIES, 0.5, k=k) for k in (1000, 5))
-    assert {qid: ranking.head(5) for qid, ranking in many.items()} == dict(few)
-
-
-def test_a_share_of_one_is_the_bi_encoder_alone(index: Index, dense: DenseRanker) -> None:
-    assert search_hybrid(index, dense, QUERIES, 1, k=7) == dense.search(QUERIES, index, 7)
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.1, float("nan")])

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
+from sentence_transformers import CrossEncoder, SentenceTransformer
 
-pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from rankwell.core.errors import InputError  # noqa: E402
-from rankwell.rank.ranker import open_ranker  # noqa: E402
+from rankwell.core.errors import InputError
+from rankwell.rank.ranker import open_ranker
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pat
 
 @pytest.fixture(scope="module")
 def modules() -> Any:
-    pytest.importorskip("sentence_transformers")
     return pytest.importorskip("sentence_transformers.sentence_transformer.modules")
 
 
@@ -36,8 +34,6 @@ def test_a_plain_bert(bare: Path) -> None:
 
 
 def test_a_bi_encoder(bare: Path, modules: Any, tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-
     parts = [modules.Transformer(str(bare)), modules.Pooling(32, pooling_mode="mean"), modules.Normalize()]
     SentenceTransformer(modules=parts, device="cpu").save_pretrained(str(tmp_path / "model"))
     with pytest.raises(InputError, match="Transformer, Pooling, Normalize: a bi-encoder, not a re-ranker; use it as"):
@@ -47,8 +43,6 @@ def test_a_bi_encoder(bare: Path, modules: Any, tmp_path: Path) -> None:
 
 
 def test_a_cross_encoder_of_several_modules(bare: Path, modules: Any, tmp_path: Path) -> None:
-    from sentence_transformers import CrossEncoder
-
     parts = [modules.Transformer(str(bare)), modules.Pooling(32, pooling_mode="cls")]
     parts.append(modules.Dense(32, 1, module_output_name="scores"))
     CrossEncoder(modules=parts, device="cpu").save_pretrained(str(tmp_path / "model"))

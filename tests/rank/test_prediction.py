@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from rankwell import Document, Ranker, RankwellError  # noqa: E402
+from rankwell import Document, Ranker, RankwellError
 
 QUERY, TEXTS = "bank", ["the river", "bank of the bank", "money bank"]
 

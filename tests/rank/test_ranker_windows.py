@@ -7,9 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.reader import Reader
@@ -40,11 +37,6 @@ class TestWindows:
         # Documents again and in another order: each pair finds its own windows.
         again = [pairs[i] for i in (3, 0, 3, 2, 1)]
         assert ranker.predict(again).tolist() == pytest.approx([expected[i] for i in (3, 0, 3, 2, 1)])
-
-    def test_carry_the_type_along(self, counting: Ranker) -> None:
-        ranker = Ranker.from_engine(counting.engine, Reader(counting.tokenizer, Template("typed"), Windows(2, 1)))
-        pairs = [("milk", document) for document in self.DOCUMENTS]
-        assert ranker.predict(pairs, types=["bank", None, "bank", "tea"]).tolist() == [3, 1, 1, 2]
 
     def test_of_a_document_that_fits_change_nothing(self, tiny_checkpoint: Path, ranker: Ranker) -> None:
         windowed = Ranker.from_pretrained(tiny_checkpoint, windows=Windows(200, 100))
@@ -89,16 +81,6 @@ class TestWindows:
         assert ranker.predict(pairs, types=["", "bank", None, "bank", "", None]).tolist() == [20, 1, 2, 19, 1, 11]
         assert ranker.truncation.pairs == 6
         assert ranker.truncation.pairs_cut == 0
-
-    def test_nothing_is_cut(self, tiny_checkpoint: Path) -> None:
-        document = "the river bank, " * 200
-        ranker = Ranker.from_pretrained(tiny_checkpoint, windows=Windows(100, 50))
-        score = ranker.predict([("bank", document)])
-        assert ranker.truncation.pairs_cut == 0
-        plain = Ranker.from_pretrained(tiny_checkpoint)
-        words = document.replace(",", " ,").split()
-        parts = [" ".join(words[begin : begin + 100]) for begin in range(0, len(words) - 50, 50)]
-        assert score[0] == pytest.approx(plain.predict([("bank", part) for part in parts]).max(), abs=1e-5)
 
     def test_rerank_has_them_too(self, counting: Ranker) -> None:
         ranker = Ranker.from_engine(counting.engine, Reader(counting.tokenizer, Template(), Windows(2, 1)))

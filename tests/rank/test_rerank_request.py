@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Document, Query, Run

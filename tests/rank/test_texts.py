@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Query, Run

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from rankwell.rank.vector_search import top_k  # noqa: E402
+from rankwell.rank.vector_search import top_k
 
 
 @pytest.mark.parametrize("size", [7, 127, 2560, 2561, 30522])

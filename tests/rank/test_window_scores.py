@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("tokenizers")
-
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
-from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
-from rankwell.rank.engines.engine import Engine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.window_scores import WindowScores, score_windows
 
@@ -33,22 +27,9 @@ RUN = Run.from_scores({"q1": {"a": 3.0, "b": 2.0, "c": 1.0}, "q2": {"c": 9.0, "a
 AGGREGATES = ["first", "max", "mean", "top1", "top2", "top3", "top3:0.5,0.3,0.2", "top2:1,3"]
 
 
-class CountingEngine(Engine):
-    """Scores a sequence by how often ``bank`` is in it."""
-
-    def __init__(self, bank: int):
-        self.bank = bank
-
-    def logits(self, sequences: Sequences) -> Any:
-        parts = np.split(sequences.tokens, sequences.ends[:-1])
-        return np.array([[np.count_nonzero(part == self.bank)] for part in parts], np.float32)
-
-
 @pytest.fixture(scope="module")
-def ranker(tiny_tokenizer: Path) -> Ranker:
-    tokenizer = Tokenizer.open(tiny_tokenizer)
-    reader = Reader(tokenizer, Template(), Windows(3, 3))
-    return Ranker.from_engine(CountingEngine(tokenizer.token_id("bank")), reader)
+def ranker(counting: Ranker) -> Ranker:
+    return Ranker.from_engine(counting.engine, Reader(counting.tokenizer, Template(), Windows(3, 3)))
 
 
 @pytest.fixture(scope="module")

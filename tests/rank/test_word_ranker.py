@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
 import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
 import torch
 from typer.testing import CliRunner
 
@@ -39,11 +37,6 @@ WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".sp
 TEXTS = [*(f"{word} {WORDS[(i + 1) % 12]} market" for i, word in enumerate(WORDS)), "bee", "...", "the river " * 10_000]
 DOCUMENTS = [Document(f"d{number:02d}", text) for number, text in enumerate(TEXTS)]
 QUERIES = [Query("q1", "honey market"), Query("q2", "an iron bridge?")]
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_bi_encoder: Path) -> BiEncoder:
-    return BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
 
 
 @pytest.fixture

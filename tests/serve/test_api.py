@@ -42,11 +42,6 @@ def client(sources: Sources) -> Iterator[Any]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def ranker(tiny_checkpoint: Path) -> Ranker:
-    return Ranker.from_pretrained(tiny_checkpoint)
-
-
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 def test_coheres_shape_is_the_rankers_order(client: Any, ranker: Ranker, path: str) -> None:
     documents: list[Any] = [*TEXTS[:-1], {"text": TEXTS[-1], "id": 7}]

@@ -137,18 +137,3 @@ def test_unicode_that_often_breaks_things(client: Any, text: str) -> None:
         ("/explain", {"document": text, "attention": "strm"}),
     ):
         assert check(client.post(path, json={"query": text, **body})) == 200
-
-
-def test_a_path_of_the_api_says_which_methods_it_takes(sources: Sources) -> None:
-    with opened(sources) as client:  # with the page, whose files lie below every path
-        for method, path, allowed in (
-            ("GET", "/rerank", "POST"),
-            ("DELETE", "/search", "GET, HEAD, POST"),
-            ("OPTIONS", "/reload", "POST"),
-            ("POST", "/ready", "GET, HEAD"),
-        ):
-            answer = client.request(method, path)
-            assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
-            assert answer.json()["error_type"] == "method"
-        assert client.get("/nowhere").status_code == 404
-        assert client.get("/").status_code == 200

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("uvicorn")
 from rankwell.serve.bodies import JsonLines, RateLimit
 from rankwell.serve.listening import Connections, is_begun
 

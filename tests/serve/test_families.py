@@ -8,10 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from typer.testing import CliRunner
 
 from rankwell import Index, Ranker

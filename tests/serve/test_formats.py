@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("fastapi")
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.ranker import Ranker

@@ -14,6 +14,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from rankwell.core.errors import RankwellError
+from rankwell.models.checkpoints.export import export_model
+from rankwell.models.checkpoints.folders import load_classifier, save_classifier
 from rankwell.models.devices import Computing
 from rankwell.serve import server
 from rankwell.serve.api import create_app
@@ -23,7 +25,6 @@ from rankwell.serve.state import Sources
 
 from .conftest import opened
 
-torch = pytest.importorskip("torch")
 QUERY = "how do bees keep warm in winter"
 TEXTS = ["The bees cluster.", "A bogus fish in the river.", "Running a bank in London", "winter honey", "numeric money"]
 
@@ -65,9 +66,6 @@ def test_an_exported_model_has_its_own_precision(sources: Sources, tiny_checkpoi
     with pytest.raises(RankwellError, match="rankwell export sets that of onnx"):
         Computing(None, "bf16", backend="onnx").engine_options()
     assert Computing(backend="onnx").engine_options() == {}
-    pytest.importorskip("onnxruntime")
-    from rankwell.models.checkpoints.export import export_model
-
     export_model(tiny_checkpoint, tmp_path / "small", "int8")
     service = Service(Sources(None, (str(tmp_path / "small"),), Computing(backend="onnx")))
     assert service.precision() == {"small": "int8"}
@@ -76,8 +74,6 @@ def test_an_exported_model_has_its_own_precision(sources: Sources, tiny_checkpoi
 def test_an_nli_model_gets_batches_of_its_device_and_is_not_offered_for_explanation(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    from rankwell.models.checkpoints.folders import load_classifier, save_classifier
-
     with pytest.warns(UserWarning, match="its head is replaced"):
         classifier = load_classifier(tiny_checkpoint, ["contradiction", "entailment", "neutral"])
     save_classifier(tmp_path / "nli", classifier)

@@ -124,14 +124,6 @@ def test_a_signal_during_the_start_leaves_nothing_behind(
     assert list(tmp_path.glob("rankwell-sample-*")) == []
 
 
-def test_it_says_its_port_when_clients_can_connect(process: Callable[..., Process], served_index: Path) -> None:
-    own = process("--index", str(served_index), "--model", "none", port=0)
-    assert own.own.stderr is not None
-    said = next(line for line in own.own.stderr if "serving at" in line)
-    own.port = int(said.split("http://127.0.0.1:")[1])
-    assert own.ask("GET", "/health")[0] == 200
-
-
 def test_names_that_requests_may_be_sent_to(process: Callable[..., Process], served_index: Path) -> None:
     own = process("--index", str(served_index), "--model", "none", "--allow-host", "search.example")
     open_to_all = process("--index", str(served_index), "--model", "none", "--host", "0.0.0.0")
@@ -142,16 +134,24 @@ def test_names_that_requests_may_be_sent_to(process: Callable[..., Process], ser
             assert (status, told.get("error_type")) == ((200, None) if host in taken else (421, "misdirected"))
 
 
-def test_every_line_of_the_log_is_json_whoever_wrote_it(process: Callable[..., Process], served_index: Path) -> None:
-    own = process("--index", str(served_index), "--model", "none")
-    own.ready()
+def test_it_says_its_port_when_clients_can_connect_and_logs_json_alone(
+    process: Callable[..., Process], served_index: Path
+) -> None:
+    own = process("--index", str(served_index), "--model", "none", port=0)
+    lines: list[str] = []
+    assert own.own.stderr is not None
+    for line in own.own.stderr:
+        lines.append(line)
+        if "serving at" in line:
+            break
+    own.port = int(lines[-1].split("http://127.0.0.1:")[1])
     connection = HTTPConnection("127.0.0.1", own.port, timeout=PATIENCE)
     connection.request("GET", "/health", headers={"Connection": "Upgrade", "Upgrade": "websocket"})
     assert connection.getresponse().status == 200
     connection.close()
     own.own.send_signal(signal.SIGTERM)
-    _, err = own.own.communicate(timeout=PATIENCE)
-    events = [json.loads(line)["event"] for line in err.splitlines() if not line.startswith("rankwell: ")]
+    lines += own.own.stderr
+    events = [json.loads(line)["event"] for line in lines if not line.startswith("rankwell: ")]
     assert "Unsupported upgrade request." in events
 
 

@@ -159,12 +159,17 @@ def test_pages_of_other_hosts_are_let_in_by_name_or_with_the_key(sources: Source
 @pytest.mark.parametrize(
     ("method", "path", "status", "allowed"),
     [
+        ("GET", "/rerank", 405, "POST"),
+        ("DELETE", "/search", 405, "GET, HEAD, POST"),
+        ("OPTIONS", "/reload", 405, "POST"),
+        ("POST", "/ready", 405, "GET, HEAD"),
         ("GET", "/v1/rerank", 405, "POST"),
         ("GET", "/v2/rerank", 405, "POST"),
         ("POST", "/openapi.json", 405, "GET, HEAD"),
         ("POST", "/", 405, "GET, HEAD"),
         ("DELETE", "/app.js", 405, "GET, HEAD"),
         ("POST", "/nope", 404, None),
+        ("GET", "/nope", 404, None),
         ("POST", "/search/", 404, None),
         ("GET", "/ready/", 404, None),
         ("HEAD", "/health", 200, None),
@@ -175,6 +180,7 @@ def test_pages_of_other_hosts_are_let_in_by_name_or_with_the_key(sources: Source
 def test_paths_and_methods(client: Any, method: str, path: str, status: int, allowed: str | None) -> None:
     answer = client.request(method, path, follow_redirects=False)
     assert (answer.status_code, answer.headers.get("Allow")) == (status, allowed)
+    assert status != 405 or answer.json()["error_type"] == "method"
 
 
 def test_without_the_page_a_slash_too_many_is_no_path_either(sources: Sources) -> None:

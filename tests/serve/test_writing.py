@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("fastapi")
 from rankwell.corpus.records import Document
 from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage

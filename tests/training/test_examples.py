@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 import yaml
-
-pytest.importorskip("torch")
 
 import rankwell
 

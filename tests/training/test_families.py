@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
+import torch
+from tests.training import toys
 
-torch = pytest.importorskip("torch")
-sentence_transformers = pytest.importorskip("sentence_transformers")
-
-from tests.training import toys  # noqa: E402
-
-from rankwell import BiEncoder, Ranker  # noqa: E402
-from rankwell.models.checkpoints.folders import load_checkpoint  # noqa: E402
-from rankwell.training.recipe_reader import build_recipe  # noqa: E402
-from rankwell.training.run import run_recipe  # noqa: E402
+from rankwell import BiEncoder, Ranker
+from rankwell.models.checkpoints.folders import load_checkpoint
+from rankwell.training.recipe_reader import build_recipe
+from rankwell.training.run import run_recipe
 
 STAGES = {
     "pointwise": {"max_steps": 3, "batch": 4, "evaluate_every": 10000, "learning_rate": 1e-3},

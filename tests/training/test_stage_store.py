@@ -21,7 +21,7 @@ from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import Override, build_recipe
 from rankwell.training.run import Trained, run_recipe
-from rankwell.training.stage import PARTS, StageKind, StageResult, stage_kinds
+from rankwell.training.stage import PARTS, StageKind, StageResult, stage_kinds, write_once
 from rankwell.training.stage_store import read_finished, wait_for
 
 
@@ -63,11 +63,6 @@ def test_stages_run_in_order_and_once(bench: Bench) -> None:
     assert again == []
 
 
-def test_another_depth_of_evaluation_trains_nothing_again(bench: Bench) -> None:
-    bench.run(bench.recipe(**THREE))
-    assert bench.run(bench.recipe({"evaluate.depth": 5}, **THREE))[1] == []
-
-
 def test_what_is_tuned_on_what_is_measured_is_tuned_for_each_depth(bench: Bench) -> None:
     bench.toys.kinds["fit"] = replace(bench.toys.kinds["fit"], reads=PARTS)
     bench.run(bench.recipe(**THREE))
@@ -103,7 +98,7 @@ def test_going_back_finds_the_old_result(bench: Bench) -> None:
 def test_a_stage_runs_again_only_when_what_it_reads_changes(bench: Bench) -> None:
     bench.run(bench.recipe(**THREE))
     everything = ["01-warm", "02-filter", "03-fit"]
-    assert bench.run(bench.recipe({"evaluate.measures": ["AP"]}, **THREE))[1] == []
+    assert bench.run(bench.recipe({"evaluate.measures": ["AP"], "evaluate.depth": 5}, **THREE))[1] == []
     assert bench.run(bench.recipe({"stages.fit.budget": 64}, **THREE))[1] == []
     assert bench.run(bench.recipe({"first_stage.k1": 1.5}, **THREE))[1] == everything[1:]
     assert bench.run(bench.recipe({"model.max_length": 90}, **THREE))[1] == everything[1:]
@@ -307,6 +302,17 @@ def test_a_pool_may_be_moved(bench: Bench, tmp_path: Path) -> None:
     trained, calls = bench.run(bench.recipe(**THREE))
     assert calls == []
     assert trained.work.model.resolve().is_relative_to(tmp_path / "moved")
+
+
+def test_the_first_process_writes_once(tmp_path: Path) -> None:
+    path, calls = tmp_path / "file", []
+
+    def write() -> None:
+        calls.append(1)
+        path.write_text("made")
+
+    assert write_once(path, write) == write_once(path, write) == path
+    assert calls == [1]
 
 
 def test_other_processes_wait_for_the_first_ones_record(tmp_path: Path) -> None:

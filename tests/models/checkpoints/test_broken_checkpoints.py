@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from rankwell.core.errors import InputError, RankwellError  # noqa: E402
-from rankwell.models.checkpoints.folders import load_checkpoint  # noqa: E402
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.models.checkpoints.folders import load_checkpoint
 
 Edit = Callable[[Any], None]
 

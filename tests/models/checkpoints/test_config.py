@@ -168,7 +168,6 @@ class TestTheCard:
         assert "markers" in model_card(RankerConfig(template=Template(markers=True)), BASE).split("## Use")[1]
 
     def test_its_code_runs(self, tiny_checkpoint: Path) -> None:
-        pytest.importorskip("torch")
         for config in (RankerConfig(), DR_BERT):
             code = model_card(config, BASE).split("```python\n")[1].split("```")[0]
             assert len(code.splitlines()) == 3

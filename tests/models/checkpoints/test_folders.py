@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from rankwell.core.errors import InputError, RankwellError  # noqa: E402
-from rankwell.inputs.templates import Template  # noqa: E402
-from rankwell.models.checkpoints.config import RankerConfig  # noqa: E402
-from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint  # noqa: E402
-from rankwell.rank.ranker import Ranker  # noqa: E402
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.inputs.templates import Template
+from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
+from rankwell.rank.ranker import Ranker
 
 
 def transformers_scores(folder: Path, pairs: list[tuple[str, str]], length: int = 512) -> Any:

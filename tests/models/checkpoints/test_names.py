@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.models.checkpoints.names import find_model, published_name
 
 
@@ -127,8 +128,6 @@ class TestTheHub:
 def test_a_checkpoint_is_loaded_by_such_a_name(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rankwell.models.checkpoints.folders import load_checkpoint
-
     (tmp_path / "rankwell_model_package").mkdir()
     (tmp_path / "rankwell_model_package" / "__init__.py").touch()
     (tmp_path / "rankwell_model_package" / "model").symlink_to(tiny_checkpoint)

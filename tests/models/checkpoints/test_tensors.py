@@ -8,19 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from rankwell.core.errors import InputError, RankwellError
-
-torch = pytest.importorskip("torch")
-
-from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
-from rankwell.models.bi_encoder import BiEncoder  # noqa: E402
-from rankwell.models.checkpoints.export import export_weights  # noqa: E402
-from rankwell.models.checkpoints.folders import load_checkpoint, read_weights, save_checkpoint  # noqa: E402
-from rankwell.models.checkpoints.tensors import QUANTISED, quantise, quantise_tensors, restore_tensors  # noqa: E402
-from rankwell.models.encoder import CrossEncoder, Encoder  # noqa: E402
-from rankwell.models.spec import EncoderConfig  # noqa: E402
-from rankwell.rank.ranker import Ranker  # noqa: E402
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.export import export_weights
+from rankwell.models.checkpoints.folders import load_checkpoint, read_weights, save_checkpoint
+from rankwell.models.checkpoints.tensors import QUANTISED, quantise, quantise_tensors, restore_tensors
+from rankwell.models.encoder import CrossEncoder, Encoder
+from rankwell.models.spec import EncoderConfig
+from rankwell.rank.ranker import Ranker
 
 HERE = Path("here")
 
@@ -28,8 +27,6 @@ HERE = Path("here")
 @pytest.fixture(scope="module")
 def wide(tiny_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model whose layers are wide enough to be quantised, in groups."""
-    from rankwell.models.checkpoints.config import RankerConfig
-
     tokenizer = Tokenizer.open(tiny_tokenizer)
     model = CrossEncoder(Encoder(EncoderConfig(len(tokenizer), 128, 2, 4, 256)), 1, pooler=True).eval()
     drawn = torch.Generator().manual_seed(3)

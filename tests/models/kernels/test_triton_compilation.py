@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("triton")
-pytest.importorskip("torch")
 MODULES = ("triton_attention", "triton_layers", "triton_training", "triton_training_layers")
 CONSTANTS = {"HEADS": 4, "SIZE": 64, "ROWS": 64, "COLUMNS": 32, "PRECISION": "tf32", "WIDE": False, "STRICT": True}
 CONSTANTS |= {"WIDTH": 384, "BLOCK": 512, "BIASED": False}

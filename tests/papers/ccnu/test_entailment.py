@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
+from sentence_transformers import CrossEncoder
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from rankwell.core.errors import InputError, RankwellError  # noqa: E402
-from rankwell.inputs.windows import Windows  # noqa: E402
-from rankwell.models.checkpoints.describe import describe  # noqa: E402
-from rankwell.papers.ccnu.entailment import against_the_rest  # noqa: E402
-from rankwell.rank.ranker import Ranker  # noqa: E402
+from rankwell.core.errors import InputError
+from rankwell.inputs.windows import Windows
+from rankwell.models.checkpoints.describe import describe
+from rankwell.papers.ccnu.entailment import against_the_rest
+from rankwell.rank.ranker import Ranker
 
 LABELS = ("contradiction", "entailment", "neutral")
 PAIRS = [
@@ -95,11 +95,6 @@ def test_it_is_known_by_its_labels(tmp_path: Path, labels: tuple[str, ...], expe
     assert (describe(tmp_path).relevance_column() is not None) is expected
 
 
-def test_a_length_the_encoder_does_not_have(folder: Path) -> None:
-    with pytest.raises(RankwellError, match="a length of 600, but the encoder has 512 positions"):
-        Ranker.from_pretrained(folder, template={"max_length": 600})
-
-
 def test_one_class_against_the_rest() -> None:
     random = np.random.default_rng(0)
     logits = random.normal(scale=20, size=(50, 4)).astype(np.float32)
@@ -119,8 +114,6 @@ def test_callers_learn_of_the_classifier_within(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["roberta", "deberta-v2"])
 def test_a_classifier_of_three_classes_of_other_families(tiny_models: Any, tmp_path: Path, kind: str) -> None:
-    from sentence_transformers import CrossEncoder
-
     labels = {0: "contradiction", 1: "entailment", 2: "neutral"}
     folder = tiny_models.make(kind, tmp_path / kind, labels=3, id2label=labels)
     swapped = [(document, query) for query, document in tiny_models.PAIRS]
@@ -131,8 +124,6 @@ def test_a_classifier_of_three_classes_of_other_families(tiny_models: Any, tmp_p
 
 
 def test_the_class_that_means_relevant_may_be_named(tiny_models: Any, tmp_path: Path) -> None:
-    from sentence_transformers import CrossEncoder
-
     folder = tiny_models.make("bert", tmp_path / "model", labels=3, id2label={0: "bad", 1: "fair", 2: "good"})
     with pytest.raises(InputError, match=r"a classifier of 3 classes; .* --set label=CLASS names the class"):
         Ranker(folder)

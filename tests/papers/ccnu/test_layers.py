@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 from rankwell.papers.ccnu.network import (

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
 from tests import small_textblob
 
 from rankwell.core.errors import MissingExtraError, RankwellError

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("tokenizers")
-
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.papers.ccnu.words import WordRows, WordVocabulary, lay_out_words, match_features
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from rankwell import sample
 from rankwell.corpus.formats import read_weights
 from rankwell.retrieve.index import Index

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 from rankwell.core.errors import RankwellError
@@ -30,11 +27,6 @@ from rankwell.training.loop.task import Step
 PASSAGES = ["Bees make honey from flowers", "The iron bridge over the river", "Coffee and tea with salt", "bread"]
 QUERIES = ["how do bees make honey honey", "the bee", "is honey sweet", "iron bridges", "of the and", "salted coffee"]
 JUDGED = [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (0, 2), (0, 0)]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_tokenizer: Path) -> Tokenizer:
-    return Tokenizer.open(tiny_tokenizer)
 
 
 def recall_of(tokenizer: Tokenizer) -> TermRecall:

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 from tests.training import toys
 
 from rankwell.core.errors import RankwellError

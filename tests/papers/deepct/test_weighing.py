@@ -12,9 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from tests.papers.conftest import OtherProcess
 

@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats.texts import read_expansions
 

@@ -15,9 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
 from tests.expansions import write_expansions
 from tests.papers.conftest import interrupted_after
 

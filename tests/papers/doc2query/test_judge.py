@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from rankwell.core.errors import InputError
 from rankwell.papers.doc2query.expansion import find_judge, open_judge
 from rankwell.rank.ranker import Ranker

@@ -10,21 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from rankwell.core.errors import RankwellError  # noqa: E402
-from rankwell.corpus.records import Qrels, Query  # noqa: E402
-from rankwell.corpus.store import DocumentStore  # noqa: E402
-from rankwell.inputs.stored import StoredTokens  # noqa: E402
-from rankwell.models.batch import Placer  # noqa: E402
-from rankwell.papers.doc2query.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
-from rankwell.papers.doc2query.decoding import Writer, WritingOptions  # noqa: E402
-from rankwell.papers.doc2query.options import Doc2queryOptions  # noqa: E402
-from rankwell.papers.doc2query.stage import QueryPairs, QueryWritingTask, perplexity_on  # noqa: E402
-from rankwell.training.loop.loop import train  # noqa: E402
-from rankwell.training.loop.task import Step  # noqa: E402
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Qrels, Query
+from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.stored import StoredTokens
+from rankwell.models.batch import Placer
+from rankwell.papers.doc2query.checkpoints import WriterConfig, load_writer, save_writer
+from rankwell.papers.doc2query.decoding import Writer, WritingOptions
+from rankwell.papers.doc2query.options import Doc2queryOptions
+from rankwell.papers.doc2query.stage import QueryPairs, QueryWritingTask, perplexity_on
+from rankwell.training.loop.loop import train
+from rankwell.training.loop.task import Step
 
 DOCUMENTS = {
     "d1": "the bees keep warm in winter",

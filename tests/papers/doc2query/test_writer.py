@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from rankwell.core.errors import InputError  # noqa: E402
-from rankwell.inputs.reader import Reader  # noqa: E402
-from rankwell.inputs.templates import SpecialTokens  # noqa: E402
-from rankwell.models.batch import Placer  # noqa: E402
-from rankwell.models.checkpoints.export import export_weights  # noqa: E402
-from rankwell.papers.doc2query.checkpoints import WriterConfig, load_writer, save_writer, writer_tensors  # noqa: E402
-from rankwell.papers.doc2query.writer import Decoder, Memory, QueryWriter, passage_grid, query_grid  # noqa: E402
+from rankwell.core.errors import InputError
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Reader
+from rankwell.inputs.templates import SpecialTokens
+from rankwell.models.batch import Placer
+from rankwell.models.checkpoints.export import export_weights
+from rankwell.models.checkpoints.folders import load_encoder
+from rankwell.papers.doc2query.checkpoints import WriterConfig, load_writer, save_writer
+from rankwell.papers.doc2query.writer import Memory, QueryWriter, passage_grid, query_grid
+from rankwell.papers.drbert.pretrain import load_pretraining, save_pretraining
 
 TEXTS = ["the bees keep warm in winter", "insouciantly numeric", "", "a bank lends money to people " * 3]
 QUERIES = ["how do bees keep warm", "what is it", "", "bank loan"]
@@ -54,55 +56,6 @@ def padded(tokenizer: Any, texts: list[str]) -> tuple[Any, Any]:
     ids = torch.tensor([row + [tokenizer.pad] * (longest - len(row)) for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
     return ids, mask
-
-
-def no_memory(decoder: Decoder, rows: int) -> list[Memory]:
-    config = decoder.config
-    empty = torch.zeros(rows, config.num_attention_heads, 1, config.head_size)
-    return [Memory(empty, empty, torch.ones(rows, 1, 1, 1, dtype=torch.bool)) for _ in decoder.layers]
-
-
-def test_without_cross_attention_the_decoder_is_transformers_causal_bert(shaken: Any) -> None:
-    model, tokenizer, _ = shaken
-    decoder: Decoder = model.decoder
-    reference = transformers.BertLMHeadModel(
-        transformers.BertConfig(**config_of(decoder), is_decoder=True, attn_implementation="eager")
-    ).eval()
-    tensors = {n.removeprefix("decoder."): t for n, t in writer_tensors(model).items() if n.startswith("decoder.")}
-    missing, unexpected = reference.load_state_dict(
-        {n: t for n, t in tensors.items() if "crossattention" not in n}, strict=False
-    )
-    assert set(missing) <= {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
-    assert not unexpected
-    reference.tie_weights()
-    ids, _ = padded(tokenizer, QUERIES)
-    with torch.no_grad():
-        expected = reference(input_ids=ids).logits
-        # Cross-attention that adds nothing: its output is zero and its norm passes on what is normalised already.
-        silent = with_silent_cross_attention(decoder)
-        found = decoder_without_cross(silent, ids)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
-def config_of(decoder: Decoder) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {name: value for name, value in asdict(decoder.config).items() if name != "model_type"}
-
-
-def with_silent_cross_attention(decoder: Decoder) -> Decoder:
-    import copy
-
-    silent = copy.deepcopy(decoder)
-    for layer in silent.writing_layers:
-        layer.cross_mix.weight.zero_()
-        layer.cross_mix.bias.zero_()
-        layer.cross_norm = torch.nn.Identity()
-    return silent
-
-
-def decoder_without_cross(decoder: Decoder, ids: Any) -> Any:
-    return decoder.logits(decoder.states(ids, no_memory(decoder, len(ids))))
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +96,6 @@ def test_a_saved_writer_comes_back_whole(shaken: Any, folder: Path) -> None:
 
 
 def test_a_new_writer_is_the_checkpoint_twice(loaded: Any, tiny_checkpoint: Path) -> None:
-    from rankwell.models.checkpoints.folders import load_encoder
-
     model, _, _ = loaded
     encoder, _, _ = load_encoder(tiny_checkpoint)
     for name, tensor in encoder.state_dict().items():
@@ -165,8 +116,6 @@ def test_new_weights_are_drawn_by_the_seed(loaded: Any, tiny_checkpoint: Path) -
 
 
 def test_a_checkpoint_with_an_mlm_head_lends_it_to_the_output(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    from rankwell.papers.drbert.pretrain import load_pretraining, save_pretraining
-
     pretrained, tokenizer = load_pretraining(tiny_checkpoint, seed=9)
     with torch.no_grad():
         pretrained.output_bias.add_(torch.arange(len(pretrained.output_bias)) * 0.01)
@@ -195,8 +144,6 @@ def test_what_is_no_writer_is_one_line(folder: Path, tmp_path: Path) -> None:
 
 
 def test_queries_become_inputs_and_what_follows() -> None:
-    from rankwell.inputs.pieces import Pieces
-
     ids = np.array([7, 8, 9, 5, 6, 7, 8], np.int32)
     queries = Pieces.plain(ids, np.zeros(7, np.bool_), np.array([3, 3, 7]))
     inputs, rows, targets = query_grid(queries, SpecialTokens(cls=2, sep=3), max_query=4, pad=0)

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from rankwell.core.errors import RankwellError  # noqa: E402
-from rankwell.corpus.query_types import QUERY_TYPES  # noqa: E402
-from rankwell.inputs.reader import Reader  # noqa: E402
-from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
-from rankwell.papers.drbert import query_types  # noqa: E402
-from rankwell.papers.drbert.query_types import Classifier, lay_out_texts  # noqa: E402
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.query_types import QUERY_TYPES
+from rankwell.inputs.reader import Reader
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.papers.drbert import query_types
+from rankwell.papers.drbert.query_types import Classifier, lay_out_texts
 
 TEXTS = [
     "what is bogue",

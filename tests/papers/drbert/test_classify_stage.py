@@ -8,21 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from rankwell.models.batch import Placer  # noqa: E402
-from rankwell.models.checkpoints.folders import load_classifier, save_classifier  # noqa: E402
-from rankwell.papers.drbert.labelled_texts import LabelledTexts  # noqa: E402
-from rankwell.papers.drbert.query_types import (  # noqa: E402
-    ClassificationTask,
-    Classifier,
-    figures_on,
-)
-from rankwell.training.loop.task import Step  # noqa: E402
-from rankwell.training.recipe_reader import build_recipe  # noqa: E402
-from rankwell.training.run import run_recipe  # noqa: E402
+from rankwell.models.batch import Placer
+from rankwell.models.checkpoints.folders import load_classifier, save_classifier
+from rankwell.papers.drbert.labelled_texts import LabelledTexts
+from rankwell.papers.drbert.query_types import ClassificationTask, Classifier, figures_on
+from rankwell.training.loop.task import Step
+from rankwell.training.recipe_reader import build_recipe
+from rankwell.training.run import run_recipe
 
 NAMES = ("animal", "place", "money")
 WORDS = {

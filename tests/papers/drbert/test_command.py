@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from rankwell.papers.drbert.query_types import Classifier
+
 Call = Callable[..., Any]
 QUERIES = {
     "q1": "who wrote emma",
@@ -72,8 +74,6 @@ def test_a_model_s_labels(types: Call, tiny_checkpoint: Path) -> None:
     (model / "config.json").write_text(json.dumps(config))
     mine = write("mine.tsv", {"q5": "mine"})
     assert types("--model", model, "--labels", mine, "--device", "cpu", "--out", "types.tsv").code == 0
-
-    from rankwell.papers.drbert.query_types import Classifier
 
     classifier = Classifier.from_pretrained(model, engine={"device": "cpu"})
     expected = dict(zip(QUERIES, classifier.predict(list(QUERIES.values()))[0], strict=True))

@@ -19,11 +19,6 @@ from rankwell.sample import FOLDER
 TEXTS = ["The bogue, the BOGUE and a fish", "Café honey: the bogue don't insouciantly 12 fish"]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tiny_tokenizer: Path) -> Tokenizer:
-    return Tokenizer.open(tiny_tokenizer)
-
-
 def collection(texts: list[str]) -> list[Document]:
     return [Document(str(number), text) for number, text in enumerate(texts)]
 

@@ -88,11 +88,6 @@ def test_as_many_samples_as_opponents_are_all_of_them() -> None:
     assert np.array_equal(opponents(4, PairwiseOptions(aggregate="sample", samples=3), "q"), everything)
 
 
-@pytest.fixture(scope="module")
-def ranker(tiny_checkpoint: Path) -> Ranker:
-    return Ranker.from_pretrained(tiny_checkpoint)
-
-
 def reference(folder: Path, query: str, one: str, other: str) -> float:
     """p(one before other) from plain transformers: segments 0 and 1, because the model knows two."""
     torch = pytest.importorskip("torch")

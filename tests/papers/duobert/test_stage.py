@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
 from tests.training.data.test_sampling import SEED, make
 from tests.training.stages import test_shared
 from tests.training.stages.test_shared import RECIPE, figures

@@ -35,6 +35,7 @@ from rankwell.papers.mini.options import DistilOptions
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import TrainingCandidates
 from rankwell.training.data.teachers import BiEncoderTeacher, load_teachers
+from rankwell.training.loop import loop
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
@@ -136,8 +137,6 @@ def test_the_loss_falls_and_the_student_ranks_more_as_its_teacher_does(
 def test_a_killed_distillation_goes_on_to_the_same_weights(
     done: Trained, place: Path, data: Path, teacher: Path, student: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rankwell.training.loop import loop
-
     recipe = recipe_of(data, student, distil={**DISTIL, "teachers": [str(teacher)]})
     saved = loop.save_state
     count = 0

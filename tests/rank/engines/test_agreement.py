@@ -22,7 +22,6 @@ from rankwell.rank.requests import RerankRequest
 from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
 
-pytest.importorskip("torch")
 PAIRS = [("how do bees keep warm", "The cluster shivers."), ("how do bees keep warm", "Tea and bread.")]
 
 

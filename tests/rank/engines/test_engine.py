@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.batching import Sequences
+from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.rank.engines.engine import BACKENDS, Engine, LoadedModel, load, probability, relevance
+from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
 
 LOGITS = st.integers(1, 2).flatmap(
@@ -57,9 +59,6 @@ class TestScores:
 
 @pytest.fixture(scope="module")
 def loaded(tiny_checkpoint: Path) -> Any:
-    pytest.importorskip("torch")
-    from rankwell.models.checkpoints.folders import load_checkpoint
-
     return load_checkpoint(tiny_checkpoint)
 
 
@@ -78,8 +77,6 @@ def sequences(loaded: Any) -> Any:
 class TestTorchEngine:
     @staticmethod
     def engine(loaded: Any, rule: str = "strm", **options: Any) -> Any:
-        from rankwell.rank.engines.torch_engine import TorchEngine
-
         return TorchEngine(loaded[0], rule, device="cpu", **options)
 
     @pytest.mark.parametrize("budget", [1, 180, 400, 1 << 20])
@@ -91,53 +88,16 @@ class TestTorchEngine:
         assert np.abs(found - one_by_one).max() < 1e-5
 
     def test_logits_are_in_the_order_given(self, loaded: Any, sequences: Any) -> None:
-        from rankwell.inputs.batching import take_sequences
-
         engine = self.engine(loaded, budget=200)
         order = np.random.default_rng(7).permutation(len(sequences))
         found = engine.logits(take_sequences(sequences, order))
         assert np.abs(found - engine.logits(sequences)[order]).max() < 1e-5
         assert len(np.unique(found.round(4), axis=0)) > 5, "the scores must differ for this to say anything"
 
-    def test_no_sequences_have_no_logits(self, loaded: Any, sequences: Any) -> None:
-        from rankwell.inputs.batching import take_sequences
-
-        assert self.engine(loaded).logits(take_sequences(sequences, np.zeros(0, np.int64))).shape == (0, 2)
-
     def test_scoring_keeps_no_gradients(self, loaded: Any, sequences: Any) -> None:
         self.engine(loaded).logits(sequences)
         assert all(parameter.grad is None for parameter in loaded[0].parameters())
         assert not loaded[0].training
-
-    def test_out_of_memory_halves_the_budget_once_and_says_so(
-        self, loaded: Any, sequences: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        import torch
-
-        engine = self.engine(loaded, budget=1000, lanes=1)
-        expected = engine.logits(sequences)
-        forward, failures = engine._forward, []
-
-        def scarce(batch: Any) -> Any:
-            if len(batch) * int(batch.lengths().max()) > 600:
-                failures.append(len(batch))
-                raise torch.cuda.OutOfMemoryError("out of memory")
-            return forward(batch)
-
-        monkeypatch.setattr(engine, "_forward", scarce)
-        with pytest.warns(UserWarning, match="continuing with 500 tokens at a time"):
-            found = engine.logits(sequences)
-        assert np.abs(found - expected).max() < 1e-5
-        assert len(failures) == 1
-        monkeypatch.setattr(engine, "_forward", self._never)
-        with pytest.raises(torch.cuda.OutOfMemoryError):
-            engine.logits(sequences)
-
-    @staticmethod
-    def _never(batch: Any) -> Any:
-        import torch
-
-        raise torch.cuda.OutOfMemoryError("out of memory")
 
 
 class Longest(Engine):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from rankwell.models.devices import AUTO, Computing, describe_precisions, is_fast_in_bf16, resolve
 
-torch = pytest.importorskip("torch")
 XEON = "processor\t: 0\nflags\t\t: fpu avx512_bf16 amx_bf16 avx512_fp16 amx_tile\n\nprocessor\t: 1\n"
 ZEN = "processor\t: 0\nmodel name\t: an amx_bf16 by name alone\nflags\t\t: fpu avx2 avx512_bf16\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd i8mm bf16\n"

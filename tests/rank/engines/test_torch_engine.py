@@ -136,24 +136,12 @@ class TestOutOfMemory:
         # The batch that failed, then all of it and of what follows in halves.
         assert sizes == [64, 32, 32, 32, 32]
 
-    def test_a_second_time_is_the_users(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        engine = TorchEngine(random_model(), "strm", device="cpu", budget=64, lanes=1)
-        monkeypatch.setattr(engine, "_forward", failing(engine._forward, 2, []))
-        with pytest.warns(UserWarning, match="out of GPU memory"), pytest.raises(torch.cuda.OutOfMemoryError):
-            engine.logits(random_sequences([16] * 8))
-
     def test_one_sequence_cannot_be_halved(self, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = TorchEngine(random_model(), "strm", device="cpu", budget=64, lanes=1)
         monkeypatch.setattr(engine, "_forward", failing(engine._forward, 1, []))
         with pytest.raises(torch.cuda.OutOfMemoryError):
             engine.logits(random_sequences([33]))
         assert engine.compute.budget == 64
-
-
-@pytest.mark.skipif(KERNELS_RUN, reason="the kernels run in this process")
-def test_packed_batches_hold_in_tritons_interpreter(interpret: Callable[..., str]) -> None:
-    outcomes = interpret(__file__, "-k", "TestPacked")
-    assert outcomes.count(".") >= 7
 
 
 @pytest.mark.skipif(not KERNELS_RUN, reason="no GPU, no interpreter")

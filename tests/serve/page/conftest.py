@@ -147,8 +147,6 @@ def page_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def start_site(page_index: Path) -> Iterator[Callable[..., Site]]:
     """Starts a service of the index and some models."""
-    pytest.importorskip("fastapi")
-    pytest.importorskip("uvicorn")
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 Opened = Callable[..., Any]
 
 

@@ -7,9 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
 from rankwell.corpus.records import Document
 from rankwell.rank.fusion import Shares
 from rankwell.retrieve.index import Index

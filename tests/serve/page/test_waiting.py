@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
 from tests.serve.page.test_page import QUERY, rank_free, shown
 
 from rankwell.corpus.records import Document

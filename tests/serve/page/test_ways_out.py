@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 QUERY = "how do bees keep warm in winter"
 FIELD = "document.querySelector('input[type=password]')"
 Opened = Callable[..., Any]

@@ -72,15 +72,6 @@ def test_the_documents_are_the_collections_numbers() -> None:
     assert candidates.documents.tolist() == DOCUMENTS.numbers([*"abc"]).tolist()
 
 
-def test_a_negative_grade_means_unjudged() -> None:
-    assert make(ranked(q="ab"), q={"a": 1, "b": -2}).grades.tolist() == [1, UNJUDGED]
-
-
-def test_the_level_says_what_is_relevant() -> None:
-    candidates = make(ranked(q="abc"), {"level": 2}, q={"a": 1, "b": 2})
-    assert candidates.relevant.tolist() == [False, True, False]
-
-
 @pytest.mark.parametrize(
     ("missed", "relevant", "told"),
     [(1, 20, []), (2, 21, ["2 of 21 relevant"]), (19, 20, ["19 of 20 relevan"]), (20, 20, [])],

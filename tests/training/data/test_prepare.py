@@ -13,6 +13,9 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.evaluate import evaluate
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank.dense import DenseRanker, search_hybrid
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
@@ -56,10 +59,6 @@ def test_the_first_stage_is_bm25_of_the_recipe(tmp_path: Path) -> None:
 
 
 def test_or_bm25_and_a_bi_encoder(tiny_bi_encoder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    from rankwell.models.bi_encoder import BiEncoder
-    from rankwell.rank.dense import DenseRanker, search_hybrid
-
     usual = {"first_stage__depth": 20, "first_stage__encoder": str(tiny_bi_encoder)}
     prepared = prepare(recipe_for(sample.FOLDER, **usual, first_stage__hybrid=0.4), tmp_path / "pool")
     dense = DenseRanker(BiEncoder.from_pretrained(str(tiny_bi_encoder)))
@@ -74,7 +73,6 @@ def test_or_bm25_and_a_bi_encoder(tiny_bi_encoder: Path, tmp_path: Path) -> None
 def test_candidates_by_a_bi_encoder_are_made_on_the_device_that_is_asked_for(
     tiny_bi_encoder: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch")
     recipe = recipe_for(sample.FOLDER, first_stage__encoder=str(tiny_bi_encoder), first_stage__hybrid=0.5)
     with pytest.raises(RankwellError, match="device cuda:99: torch sees"):
         prepare(recipe, tmp_path / "pool", device="cuda:99")
@@ -248,8 +246,6 @@ def test_a_classifier_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_tokens_are_those_of_the_texts(tmp_path: Path, tiny_tokenizer: Path) -> None:
-    from rankwell.inputs.tokenizer import Tokenizer
-
     prepared = prepare(recipe_for(sample.FOLDER), tmp_path / "pool")
     tokenizer = Tokenizer.open(tiny_tokenizer)
     source = prepared.tokens(tokenizer)

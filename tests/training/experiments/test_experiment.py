@@ -139,7 +139,6 @@ def test_variants_on_other_queries_are_not_compared(bench: Bench) -> None:
 
 
 def test_an_axis_is_drawn(bench: Bench) -> None:
-    pytest.importorskip("matplotlib")
     bench.run(variants=VARIANTS, seeds=[1, 2], axis="stages.fit.share")
     assert (bench.out / "axis.png").read_bytes().startswith(b"\x89PNG")
 

@@ -166,7 +166,7 @@ def test_a_state_of_another_model_is_refused(tmp_path: Path, template: Template)
 
 
 RUN = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading, time, torch._dynamo
 from pathlib import Path
 from types import SimpleNamespace
 sys.path.insert(0, {root!r})
@@ -182,7 +182,7 @@ def run(folder, dropout, epochs):
     train(model, task, how, Path(folder), save=saver(model), device="cpu")
 """
 
-# Forked where torch is imported but has not computed yet, so that a run begins at once.
+# Forked where torch is imported, with all that its first step imports, but has not computed yet: a run begins at once.
 KILLS = (
     RUN
     + """

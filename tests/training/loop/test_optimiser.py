@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
 
-torch = pytest.importorskip("torch")
-safetensors = pytest.importorskip("safetensors.torch")
-
-from rankwell.core.errors import RankwellError  # noqa: E402
-from rankwell.models.checkpoints.folders import load_checkpoint  # noqa: E402
-from rankwell.training.loop.optimiser import (  # noqa: E402
+from rankwell.core.errors import RankwellError
+from rankwell.models.checkpoints.folders import load_checkpoint
+from rankwell.training.loop.optimiser import (
     learning_rate_at,
     load_optimiser_tensors,
     make_optimiser,
     optimiser_tensors,
     warm_up_steps,
 )
-from rankwell.training.options import TrainingOptions  # noqa: E402
+from rankwell.training.options import TrainingOptions
 
 CPU = torch.device("cpu")
 
@@ -168,9 +167,9 @@ class TestState:
         whole, first, second = Training(), Training(), Training()
         whole.run(0, 20)
         first.run(0, 9)
-        safetensors.save_file(optimiser_tensors(first.optimiser), tmp_path / "state.safetensors")
+        save_file(optimiser_tensors(first.optimiser), tmp_path / "state.safetensors")
         second.model.load_state_dict(first.weights())
-        load_optimiser_tensors(second.optimiser, safetensors.load_file(tmp_path / "state.safetensors"))
+        load_optimiser_tensors(second.optimiser, load_file(tmp_path / "state.safetensors"))
         second.run(9, 20)
         expected, found = whole.weights(), second.weights()
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())

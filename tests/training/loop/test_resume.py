@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 SCRIPT = """
 import resource, signal, sys
 from pathlib import Path

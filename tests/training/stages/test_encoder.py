@@ -18,6 +18,7 @@ from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.rank.first_stage import FirstStage
+from rankwell.training.loop import loop
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
 from rankwell.training.recipe_results import RERANK
@@ -136,8 +137,6 @@ def test_prompts_are_read_and_kept(data: Path, tiny_bi_encoder: Path, tmp_path: 
 def test_a_killed_training_continues_to_the_same_weights(
     data: Path, tiny_bi_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rankwell.training.loop import loop
-
     stage = {**STAGE, "max_steps": 6, "save_every": 2, "best": "last", "negatives": 2}
     whole = run_recipe(make(data, tiny_bi_encoder, encoder=stage), tmp_path / "whole", device="cpu")
     step = loop._Run._step

@@ -16,6 +16,11 @@ from safetensors.torch import load_file
 
 import rankwell.sample
 from rankwell.core.errors import RankwellError
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.folders import new_cross_encoder, save_checkpoint
+from rankwell.models.encoder import Encoder
+from rankwell.models.spec import EncoderConfig
 from rankwell.papers.drbert import denoise
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import TrainingCandidates
@@ -40,7 +45,7 @@ RECIPE = {
     },
     "stages": {
         "pretrain": {"max_steps": 12, "batch": 16, "learning_rate": 1e-3, "max_length": 48},
-        "pointwise": {"epochs": 100, "batch": 8, "negatives": 3, "learning_rate": 1e-3, "evaluate_every": 10000},
+        "pointwise": {"epochs": 50, "batch": 8, "negatives": 3, "learning_rate": 1e-3, "evaluate_every": 10000},
         "denoise": {"threshold": 0.95},
         "listwise": {
             "epochs": 20,
@@ -86,12 +91,6 @@ def run(data: Path, start: Path, out: Path, **changes: object) -> tuple[Trained,
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Path:
     """A small BERT with weights as BERT's usually are, and no dropout: it is to learn a few queries by heart."""
-    from rankwell.inputs.tokenizer import Tokenizer
-    from rankwell.models.checkpoints.config import RankerConfig
-    from rankwell.models.checkpoints.folders import new_cross_encoder, save_checkpoint
-    from rankwell.models.encoder import Encoder
-    from rankwell.models.spec import EncoderConfig
-
     tokenizer = Tokenizer.open(tiny_tokenizer)
     shape = EncoderConfig(len(tokenizer), 48, 2, 4, 96, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     torch.manual_seed(1)
@@ -274,7 +273,10 @@ def test_errors_name_the_stage_as_the_recipe_does(data: Path, start: Path, tmp_p
             run(data, start, tmp_path / "never", **settings)
 
 
-def test_what_would_fail_later_is_told_before_the_first_stage(data: Path, start: Path, tmp_path: Path) -> None:
+def test_what_would_fail_later_is_told_before_the_first_stage(
+    data: Path, start: Path, tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    hybrid = {"first_stage.hybrid": 0.5, "first_stage.encoder": tiny_bi_encoder}
     for changes, problem in (
         ({"stages.listwise.loss": "listwsie"}, "listwise"),
         ({"stages.listwise.best": "RR@ten"}, "RR"),
@@ -284,7 +286,7 @@ def test_what_would_fail_later_is_told_before_the_first_stage(data: Path, start:
         ({"stages.duo": "{labels: grade}"}, r"stages\.duo\.labels is grade"),
         ({"model.template": "duo"}, "model.template is duo, which is not for one query and document"),
         ({"stages.tune": "{encoder: nowhere}"}, "nowhere: no such folder"),
-        ({"stages.deepct": "{}", "first_stage.hybrid": 0.5}, "a stage that builds an index searches that index only"),
+        ({"stages.deepct": "{}", **hybrid}, "a stage that builds an index searches that index only"),
         ({"stages": "{classify: {train: nowhere.tsv}, pointwise: {}}"}, "nowhere.tsv: no such file"),
     ):
         with pytest.raises(RankwellError, match=problem):

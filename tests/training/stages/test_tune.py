@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import rankwell.sample
+from rankwell.cli.main import app
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Query
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.models.bi_encoder import BiEncoder
@@ -103,9 +105,6 @@ def test_the_model_is_the_same_and_says_how_it_was_blended(trained: tuple[Path, 
 def test_the_blend_is_told_as_options_of_rerank(
     trained: tuple[Path, Trained], tiny_bi_encoder: Path, tmp_path: Path
 ) -> None:
-    from rankwell.cli.main import app
-    from rankwell.corpus.formats import read_run, write_run
-
     out, result = trained
     told = result.work.done[-1].result.figures[RERANK]
     dev, shares = result.work.data.dev, json.loads(next((out / "stages").glob("*-tune-*/tuning.json")).read_text())

@@ -9,10 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-
-pytest.importorskip("torch")
-
-
 from tests.training import toys
 
 from rankwell.core.errors import RankwellError
