@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 
 .PHONY: demo test test-api test-clients test-faults test-scale test-package fuzz docs format bench clean
 
-demo: $(DEMO)  ## index the bundled sample, search it, re-rank it with the model that ships, evaluate it
+demo: $(DEMO)  ## index the bundled sample, search it by words and by meaning, evaluate it
 	$(BIN)/rankwell demo
 
 test: $(STAMP)  ## lint, types, tests

@@ -27,9 +27,10 @@ import torch
 from harness import DATA, Table, clock_and_cpu, machine, make_parser, write_json
 from rankwell import BiEncoder, Query, Ranker, System, open_dataset
 from rankwell.models.checkpoints.names import DEFAULT
+from rankwell.rank.defaults import UNFITTED
 from rankwell.rank.dense import search_hybrid
 
-SHARE, DEEP, RERANKED, WORDS = 0.7, 1000, 10, 100
+SHARE, DEEP, RERANKED, WORDS = UNFITTED.share, 1000, 10, 100
 COMMAND = """
 import sys, time
 import rankwell, torch

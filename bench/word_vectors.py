@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,9 @@ def cut(data: Dataset, queries: list[Query], qrels: Qrels, number: int | None) -
     wanted = {docid for grades in qrels.values() for docid in grades}
     with tempfile.TemporaryDirectory() as folder:
         found = Index.build(documents, Path(folder) / "all").search(queries, k=DEPTH)
-        for rank in range(DEPTH):
+        for docids in zip_longest(*(ranking.docids for ranking in found.values())):
             if len(wanted) < 0.85 * number:
-                wanted |= {docid for ranking in found.values() for docid in ranking.docids[rank : rank + 1]}
+                wanted |= {docid for docid in docids if docid is not None}
     rest = [document for document in documents if document.docid not in wanted]
     more = {document.docid for document in random.Random(0).sample(rest, max(0, number - len(wanted)))}
     return [document for document in documents if document.docid in wanted | more]

@@ -112,7 +112,8 @@ def generated(page: str) -> list[list[str]]:
         pairs = speeds(("rerank", "rerank.vnni"), reranked)
         return [int8, commands, query_path(), pairs, speeds(("encode", "encode.vnni"), encoded, ARM)]
     if page == "docs/retrieve.md":
-        return [*printed_tables(RESULTS / "words", "word_vectors.py"), generated(MINI)[1]]
+        defaults = printed_tables(RESULTS / "defaults", "zero_shot.py")
+        return [*printed_tables(RESULTS / "words", "word_vectors.py"), *defaults]
     return printed_tables(RESULTS / "zero-shot", "zero_shot.py")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,11 +42,14 @@ def test_values_of_systems_measured_later_are_added(tmp_path: Path) -> None:
     (data / "collection.tsv").write_text("d1\tthe cat sleeps on a mat\nd2\ta dog barks\n")
     (data / "queries.test.tsv").write_text("q2\tbarking dog\nq1\tsleepy cat on mats\n")
     (data / "qrels.test.txt").write_text("q1 0 d1 1\nq2 0 d1 1\n")
-    command = [sys.executable, str(ROOT / "bench" / "zero_shot.py"), "measure", "--encoder", "", "--data", "data"]
+    command = [sys.executable, str(ROOT / "bench" / "zero_shot.py"), "measure", "--hybrid"]
     command += ["--sets", "med", "--work", "work", "--out", "out"]
+    environment = os.environ | {"RANKWELL_DATA": "data"}
     for _ in range(2):
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
     with gzip.open(tmp_path / "out" / "med.csv.gz", "rt", encoding="utf-8") as file:
         assert file.read().splitlines() == ["qid,BM25/RR@10,BM25/nDCG@10,BM25/R@100", "q2,0,0,0", "q1,1,1,1"]
-    refused = subprocess.run([*command, "--queries", "1"], cwd=tmp_path, capture_output=True, text=True)
+    refused = subprocess.run(
+        [*command, "--queries", "1"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert "its queries are not those measured now" in refused.stderr

@@ -149,7 +149,7 @@ def test_the_demo_goes_all_the_way(rankwell: Rankwell, monkeypatch: pytest.Monke
     monkeypatch.setattr(names, "SHIPPED", Path("nowhere"))  # with a model: test_default_model.py
     shown = rankwell("demo", "--out", "demo")
     assert (shown.code, shown.err) == (0, "")
-    for step in ("1. Index", "2. Search", "3. Search by meaning", "left out", "5. Evaluate", "6. Your own documents"):
+    for step in ("1. Index", "2. Search", "3. Search by meaning", "left out", "4. Evaluate", "5. Your own documents"):
         assert step in shown.out
     assert "369 passages" in shown.out
     assert {"index", "bm25.run"} <= {path.name for path in Path("demo").iterdir()}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rankwell.corpus.records import Document
+from rankwell.rank.defaults import UNFITTED
 from rankwell.retrieve.index import Index
 
 from .conftest import PATIENCE, START, Process, ask, wait_until
@@ -225,14 +226,21 @@ def test_without_arguments_the_sample_is_served(process: Callable[..., Process])
     assert own.end(signal.SIGTERM)[0] == 0
 
 
-def test_without_arguments_the_default_model_is_served_with_it(
-    process: Callable[..., Process], tiny_checkpoint: Path
+@pytest.mark.parametrize("options", [(), ("--hybrid", "0.7"), ("--model", "rankwell-mini")])
+def test_the_default_model_finds_and_re_ranks_if_asked_to(
+    options: tuple[str, ...], process: Callable[..., Process], tiny_twin: Path, tmp_path: Path
 ) -> None:
-    shipped = f"names.SHIPPED = Path({str(tiny_checkpoint)!r})"
-    own = process(code=f"{NAMES}; {shipped}\n")
-    assert own.ready()["models"] == [tiny_checkpoint.name]
-    found = own.ask("POST", "/search", {"query": "what kind of fish is bogue", "depth": 5})[1]
-    assert len(found["rerank"]) == 5
+    index = Index.build((Document(f"d{n}", f"bogue {n}") for n in range(20)), tmp_path / "index")
+    where = ("--index", str(index.folder)) if options else ()  # or the sample
+    own = process(*where, *options, code=f"{NAMES}; names.SHIPPED = Path({str(tiny_twin)!r})\n")
+    ready, asked = own.ready(), "--model" in options
+    assert (ready["models"], ready["reranks"]) == ([tiny_twin.name], asked)
+    assert ready["hybrid"] == (None if asked else UNFITTED.share)
+    found = own.ask("POST", "/search", {"query": "what kind of fish is bogue"})[1]
+    assert found["stages"] == ("both" if asked else "hybrid")
+    reranked = own.ask("POST", "/search", {"query": "what kind of fish is bogue", "stages": "rerank", "depth": 5})[1]
+    assert len(reranked["rerank"]) == 5
+    assert own.ask("POST", "/rerank", {"query": "bees", "documents": ["bees", "tea"]})[0] == 200
     assert own.end(signal.SIGTERM)[0] == 0
 
 

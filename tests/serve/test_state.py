@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,14 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import BiEncoder
+from rankwell.models.checkpoints import names
+from rankwell.models.devices import EXACT
+from rankwell.rank.defaults import UNFITTED
 from rankwell.rank.fusion import Shares
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
-from rankwell.serve.state import Sources
+from rankwell.serve.state import Sources, default_models
 
 from .conftest import opened
 
@@ -118,6 +123,38 @@ def test_candidates_are_those_of_hybrid_search(
     assert (answer["bm25"], answer["ms"]["bm25"]) == (None, None)
     assert answer["ms"]["hybrid"] > 0
     assert (ready["hybrid"], ready["blend"]) == (share, None)
+
+
+@pytest.mark.parametrize("few", [80, 79])
+def test_an_index_that_nobody_said_how_to_search(
+    few: int, served_index: Path, tiny_twin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "SHIPPED", tiny_twin)
+    monkeypatch.setattr("rankwell.serve.state.UNFITTED", replace(UNFITTED, few=few))
+    index = shutil.copytree(served_index, tmp_path / "index", ignore=shutil.ignore_patterns("vectors-*"))
+    unasked = Sources(index, default_models(index, "torch"), reranks=False)
+
+    def found(sources: Sources, **body: Any) -> tuple[str, list[str]]:
+        with opened(sources) as client:
+            answer = client.post("/search", json={"query": QUERY, "k": 20, **body}).json()
+            assert client.get("/ready").json()["reranks"] is (answer["stages"] == "both" and not body)
+        rows = answer["rerank"] or answer["hybrid"]
+        return answer["stages"], [row["docid"] for row in rows]
+
+    system = System.of_index(index, hybrid=UNFITTED.share, computing=EXACT)
+    if few < len(system.index):  # whose vectors would take long
+        assert found(unasked)[0] == "both"
+        assert not list(index.rglob("vectors-*"))
+        system.first_stage.prepare()
+    by_both = list(system.search([Query("1", QUERY)], 20)["1"].docids)
+    assert found(unasked) == ("hybrid", by_both)
+    stages, reranked = found(unasked, model="tiny", depth=20)
+    assert (stages, set(reranked)) == ("both", set(by_both))
+    assert found(replace(unasked, search={"hybrid": UNFITTED.share})) == ("hybrid", by_both)
+    asked = replace(unasked, reranks=True)
+    assert found(asked)[0] == "both"
+    with opened(asked) as client:
+        assert client.get("/ready").json()["hybrid"] is None
 
 
 def test_what_finds_is_called_what_it_is(served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankwell.cli.answers import show_answers
-from rankwell.cli.options import SHARE, output_folder
+from rankwell.cli.options import output_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,17 +18,14 @@ if TYPE_CHECKING:
 
 MEASURES = "RR(rel=2)@10 nDCG@10 R(rel=2)@100"
 QID = "D025"
-SEARCHED, DEPTH = 1000, 10
-FIRST_STAGE_SHARE = 0.5
-NORMALISE = "z-score"
-SHOWN = 3
+SEARCHED, SHOWN = 1000, 3
 OUT = Path("out/demo")
 
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Output folder for the index and runs.")] = OUT,
 ) -> None:
-    """Index, search, re-rank and evaluate the bundled sample, and show the results.
+    """Index, search and evaluate the bundled sample, and show the results.
 
     Example:
 
@@ -41,7 +38,7 @@ def demo(
     from rankwell.evaluation.compare import compare
     from rankwell.evaluation.tables import as_text, comparison_table
     from rankwell.models.checkpoints.names import DEFAULT, default_lacks
-    from rankwell.rank.fusion import Shares, before_rest
+    from rankwell.rank.defaults import UNFITTED
     from rankwell.rank.system import System
     from rankwell.retrieve.index import Index
 
@@ -64,24 +61,16 @@ def demo(
     lacks = default_lacks()
     console.print(f"\n[bold]3. Search by meaning, too[/bold], with {DEFAULT}, the default model")
     if lacks is None:
-        shares = Shares.from_options(FIRST_STAGE_SHARE, None, NORMALISE)
-        system = System.of_index(index, hybrid=SHARE, ranker=DEFAULT, shares=shares, depth=DEPTH)
-        hybrid = runs["hybrid"] = system.first_stage.search(queries, SEARCHED)
-        write_run(hybrid, out / "hybrid.run")
-        _show(console, index, query, hybrid[QID])
-        together = "the same model, reading query and passage together"
-        console.print(f"\n[bold]4. Re-rank[/bold] the best {DEPTH} with {together}")
-        best = system.rerank(hybrid, queries)
-        _show(console, index, query, best[QID])
-        runs["hybrid, re-ranked"] = before_rest(best, hybrid)
-        write_run(runs["hybrid, re-ranked"], out / "reranked.run")
+        runs["hybrid"] = System.of_index(index, hybrid=UNFITTED.share).search(queries, SEARCHED)
+        write_run(runs["hybrid"], out / "hybrid.run")
+        _show(console, index, query, runs["hybrid"][QID])
     else:
-        console.print(f"   left out, and 4. Re-rank: {lacks}", markup=False, soft_wrap=True)
+        console.print(f"   left out: {lacks}", markup=False, soft_wrap=True)
 
-    console.print(f"\n[bold]5. Evaluate[/bold] {len(queries)} queries with graded judgments")
+    console.print(f"\n[bold]4. Evaluate[/bold] {len(queries)} queries with graded judgments")
     print("\n" + as_text(comparison_table(compare(dataset.qrels("dev"), runs, MEASURES))) + "\n")
 
-    console.print("[bold]6. Your own documents[/bold]")
+    console.print("[bold]5. Your own documents[/bold]")
     for command, about in (
         ("index my-files --out my-index", "a csv, tsv, jsonl or parquet file, or a folder of texts"),
         ('search my-index "a question" --hybrid', "by words and by meaning"),

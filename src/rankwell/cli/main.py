@@ -22,12 +22,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from rankwell import cli
-from rankwell.cli.options import COMMANDS, SHARE
+from rankwell.cli.options import COMMANDS
 from rankwell.core import progress
 from rankwell.core.errors import MissingExtraError, Notice, RankwellError, system_reason
 from rankwell.core.files import DISK_ERRORS, reading_pipes_once
 from rankwell.core.registry import left_out_if_broken
 from rankwell.core.stopping import interruptible
+from rankwell.rank.defaults import UNFITTED
 
 PACKAGE = Path(__file__).parents[1]
 EXTRAS = {
@@ -168,7 +169,7 @@ def _with_share(arguments: list[str]) -> list[str]:
     given = [*arguments, ""]
     for place, (name, value) in reversed([*enumerate(pairwise(given))]):
         if name == "--hybrid" and not _is_number(value):
-            given.insert(place + 1, str(SHARE))
+            given.insert(place + 1, str(UNFITTED.share))
     return given[:-1]
 
 

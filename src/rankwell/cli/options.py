@@ -16,6 +16,7 @@ from rankwell.core.files import check_output, check_parent, is_stream
 from rankwell.core.registry import Registry
 from rankwell.core.stopping import interruptible
 from rankwell.models.devices import Precision
+from rankwell.rank.defaults import UNFITTED
 
 if TYPE_CHECKING:
     from rankwell.rank.requests import RunResult
@@ -150,14 +151,12 @@ EncoderOption = Annotated[
         help="Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub. Default: rankwell-mini.",
     ),
 ]
-SHARE = 0.7
-"""The weight of ``--hybrid`` without a number."""
 Hybrid = Annotated[
     float | None,
     typer.Option(
         "--hybrid",
         metavar="[WEIGHT]",
-        help=f"Add dense search with this weight in the score, {SHARE} unless given; 1 uses it alone.",
+        help=f"Add dense search with this weight in the score, {UNFITTED.share} unless given; 1 uses it alone.",
     ),
 ]
 VectorChoice = Literal["auto", "exact", "compressed"]

@@ -62,7 +62,7 @@ def serve(
             "--model",
             metavar="MODEL",
             help="A checkpoint folder, a name on the Hugging Face hub, an exported model, or none for no re-ranker. "
-            "May be repeated. Default: rankwell-mini.",
+            "May be repeated. Default: rankwell-mini, which hybrid search uses only for requests that ask for it.",
         ),
     ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes any free one.")] = 8000,
@@ -120,6 +120,9 @@ def serve(
     SIGTERM finishes the requests under way and exits; SIGHUP reloads index and models without dropping a request.
     Changes of the index are served within a second. If the variable RANKWELL_WRITING_KEY is set, requests that send
     this key can change the index, too: PUT /documents and DELETE /documents/ID.
+
+    Without options an index is searched as with --hybrid if its vectors are stored or it has up to 1,000 documents,
+    else with BM25, whose best documents are re-ranked.
 
     Settings, for --set NAME=VALUE:
 
@@ -191,9 +194,10 @@ def serve(
     with exit_on_signals(), closing(bind(host, port)) as place, _index(index, given) as folder:
         models = default_models(folder, backend) if model is None else tuple(name for name in model if name != "none")
         engine = {"label": rare["label"]} if "label" in rare else {}
-        sources = Sources(folder, models, computing, engine, search, aliases=read_aliases(alias or ()))
+        reranks = any(option is not None for option in (model, fuse, blend))
+        sources = Sources(folder, models, computing, engine, search, aliases=read_aliases(alias or ()), reranks=reranks)
         if system is not None:
-            sources = replace(sources, index=system, models=(), search={}, is_system=True)
+            sources = replace(sources, index=system, models=(), search={}, is_system=True, reranks=True)
         service = serve_sources(sources, limits, batching, options, place, _say)
     if service.unfinished:
         # A normal exit would wait for threads, or abort if they are in native code.

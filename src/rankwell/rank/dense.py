@@ -161,6 +161,10 @@ class DenseRanker:
         stores = texts.documents.stores
         return not any(store.in_memory or not PassageWords.is_complete(store, self.encoder) for store in stores)
 
+    def has_vectors(self, texts: Texts) -> bool:
+        """Whether the vectors of all documents are stored."""
+        return all(map(self._has_vectors, texts.documents.stores))
+
     def match_words(self, docids: Sequence[str], words: Vectors, texts: Texts) -> tuple[Vectors, Rows]:
         """The similarities and numbers (N, Q) of the words of documents that are most similar to words (Q, W)."""
         documents, shape = texts.documents, (len(docids), len(words))
@@ -272,7 +276,7 @@ class DenseRanker:
         documents = texts.documents
         storable = bool(self.encoder.name) and not any(store.in_memory for store in documents.stores)
         pays = len(docids) >= WORTH_STORING * len(documents) and all(store.writable for store in documents.stores)
-        if not storable or not (pays or all(map(self._has_vectors, documents.stores))):
+        if not storable or not (pays or self.has_vectors(texts)):
             return self.encoder.encode_documents(texts.texts(docids))
         vectors = np.empty((len(docids), self.encoder.width), np.float16)
         for store, rows, local in documents.split(documents.numbers(docids)):

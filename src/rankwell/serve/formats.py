@@ -113,7 +113,7 @@ class Search(Body):
     syntax: bool = Field(False, description='Whether the query may have "a phrase", +word, -word and prefix*.')
     fields: list[str] | None = Field(None, description="Metadata to return. Default: all.")
     stages: Literal["bm25", "hybrid", "rerank", "both"] | None = Field(
-        None, description="Rankings to return. Default: both, or the first stage's if no model is served."
+        None, description="Rankings to return. Default: both, or the first stage's if it is not re-ranked by default."
     )
     depth: int | None = Field(
         None,

@@ -223,7 +223,7 @@ class Service:
         if state.system is None:
             raise ApiError(409, "unavailable", "this service has no index; it only re-ranks texts")
         filter, query = self._check_search(state.system, body)
-        stages = body.stages or ("both" if state.models else state.first)
+        stages = body.stages or ("both" if state.reranks or body.model else state.first)
         if stages == "hybrid" and stages not in state.first_stages:
             raise ApiError(409, "unavailable", "this service searches with BM25 only; start it with --hybrid")
         if body.words and not (state.system.first_stage.words and state.has_texts):
@@ -338,6 +338,7 @@ class Service:
             "version": version("rankwell"),
             "generation": state.generation,
             "reranker": bool(state.models),
+            "reranks": state.reranks,
             "note": state.note,
             "index": about_index,
             "examples": state.examples,

@@ -29,6 +29,7 @@ from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model, published_name
 from rankwell.models.devices import EXACT, Computing
+from rankwell.rank.defaults import UNFITTED
 from rankwell.rank.engines.engine import load
 from rankwell.rank.first_stage import EVERYTHING, FirstStage, Scope
 from rankwell.rank.models import Models
@@ -63,6 +64,8 @@ class Sources:
     is_system: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other names of models: clients that send a fixed name can use them."""
+    reranks: bool = True
+    """Whether re-ranking was asked for; else an index is searched as :data:`UNFITTED` says."""
 
     def open_system(self) -> System | None:
         """Open what is searched, if anything is."""
@@ -76,7 +79,12 @@ class Sources:
         if self.is_system:
             return System.open(self.index, self.computing)
         ranker = self.models[0] if self.models else None
-        return System.of_index(self.index, ranker=ranker, computing=self.computing, **search)
+        system = System.of_index(self.index, ranker=ranker, computing=self.computing, **search)
+        if self.reranks or search.get("hybrid") is not None or DEFAULT not in self.models:
+            return system
+        first, index = replace(system.first_stage, encoder=UNFITTED.encoder, share=UNFITTED.share), system.index
+        few = len(index) <= UNFITTED.few and all(store.writable for store in index.documents.stores)
+        return replace(system, finder=first) if few or first.dense.has_vectors(index) else system
 
 
 def default_models(index: Path | None, backend: str) -> tuple[str, ...]:
@@ -165,6 +173,8 @@ class State:
     aliases: Mapping[str, str] = field(default_factory=dict)
     examples: Sequence[str] = ()
     """Queries that the page suggests."""
+    reranks: bool = True
+    """Whether a search re-ranks unless a request says otherwise."""
     dense_lock: threading.Lock = field(default_factory=threading.Lock)
     """Of the bi-encoder, which two threads must not use at once. The index's analyser needs no lock: only the one
     search queue uses it."""
@@ -324,7 +334,8 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         if name not in (*models, encoder):
             raise RankwellError(f"alias {alias}: no model called {name} is served; expected {', '.join(models)}")
     examples = example_queries(system.index) if system is not None else ()
-    state = State(system, models, generation, encoder, sources.aliases, examples)
+    reranks = bool(models) and (sources.reranks or encoder is None)
+    state = State(system, models, generation, encoder, sources.aliases, examples, reranks)
     if system is not None:
         state.search(state.first, [WARM_UP], 1)
     state.tokens  # noqa: B018  (loaded now rather than at the first request)

@@ -152,8 +152,14 @@ def start_site(page_index: Path) -> Iterator[Callable[..., Site]]:
 
     started: list[Site] = []
 
-    def start(*models: Path, search: dict[str, Any] | None = None, index: Path = page_index, **options: Any) -> Site:
-        service = Service(Sources(index, tuple(map(str, models)), search=search or {}))
+    def start(
+        *models: Path,
+        search: dict[str, Any] | None = None,
+        index: Path = page_index,
+        reranks: bool = True,
+        **options: Any,
+    ) -> Site:
+        service = Service(Sources(index, tuple(map(str, models)), search=search or {}, reranks=reranks))
         quick = {name: replace(model, warm_up=(10**6, 0.0)) for name, model in service.state.models.items()}
         service.holder.state = replace(service.state, models=quick)  # the usual depth, however busy the machine is
         started.append(Site(service, **options))

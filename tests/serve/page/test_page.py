@@ -50,6 +50,26 @@ def test_both_rankings_stand_side_by_side_with_what_moved(new_page: Opened, site
     assert page.state() == {"q": QUERY}
 
 
+def test_a_re_ranker_that_nobody_asked_for_can_be_chosen_above_the_list(
+    start_site: Opened, searched: Opened, tiny_checkpoint: Path, tiny_bi_encoder: Path
+) -> None:
+    search = {"hybrid": 0.7, "encoder": tiny_bi_encoder}
+    site = start_site(tiny_checkpoint, search=search, reranks=False)
+    page = searched(site, QUERY)
+    said = site.answer("/search", query=QUERY)
+    assert (said["stages"], said["rerank"]) == ("hybrid", None)
+    assert page.run("document.querySelectorAll('.column').length") == 1
+    assert rank_free(page.texts(".column .name")) == [row["docid"] for row in said["hybrid"]]
+    page.run(
+        "(() => { const which = document.querySelector('.which'); which.value = 'tiny';"
+        " which.dispatchEvent(new Event('change', { bubbles: true })); })()"
+    )
+    page.until("document.querySelectorAll('.column').length === 2")
+    page.loaded()
+    both = site.answer("/search", query=QUERY, stages="both")
+    assert rank_free(shown(page, 1)) == [row["docid"] for row in both["rerank"]]
+
+
 def test_a_title_stands_above_its_text(start_site: Opened, searched: Opened, tmp_path: Path) -> None:
     documents = [Document("x", "They live in a hive.", "Bees <b>in</b> winter"), Document("y", "A hive in winter.")]
     Index.build(documents, tmp_path / "titled")

@@ -81,10 +81,10 @@ function unit(list, ready) {
 function column(list, side, found, state, ready, actions) {
   const names = [FIRST, ...(ready.models ?? [])];
   const key = side === 0 && found.lists.length === 2 ? "left" : "right";
-  const head = names.length > 1 && found.lists.length === 2
+  const head = names.length > 1
     ? select(key === "left" ? "Left ranking" : "Right ranking", names.map((name) => [name, title(name)]), list.name, (name) => {
-      const taken = found.lists[1 - side].name === name;
-      const swapped = { left: found.lists[1].name, right: found.lists[0].name };
+      const taken = found.lists.length === 2 && found.lists[1 - side].name === name;
+      const swapped = taken && { left: found.lists[1].name, right: found.lists[0].name };
       actions.go({ ...state, ...PANEL, page: 1, ...(taken ? swapped : { [key]: name }) });
     }, { class: "which" })
     : el("h2", {}, title(list.name));

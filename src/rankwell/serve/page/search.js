@@ -13,7 +13,7 @@ export function sides(state, ready) {
   const models = ready.models ?? [];
   const known = (name, usual) => (models.includes(name) ? name : ["bm25", "hybrid"].includes(name) ? FIRST : usual);
   const left = known(state.left, FIRST);
-  const right = known(state.right, models[0] ?? FIRST);
+  const right = known(state.right, ready.reranks ? models[0] : FIRST);
   return left === right ? [left] : [left, right];
 }
 

@@ -22,6 +22,7 @@ from rankwell.evaluation.cross_validation import Tuned
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Computing, chosen_device
+from rankwell.rank.defaults import UNFITTED
 from rankwell.rank.dense import DEEP, search_both
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, before_rest, fuse
@@ -38,8 +39,8 @@ from rankwell.training.fit.split import LEAST_TO_FIT, Part, only
 from rankwell.training.fit.task import LISTWISE, POINTWISE, FitTask, K, schedule
 from rankwell.training.options import FIRST_STAGE_ENCODER
 
-DEFAULT_SHARE, PULL = 0.7, 2 / 3
-"""The bi-encoder's share that is not tuned, and how strongly one that is tuned on few queries is pulled to it."""
+PULL = 2 / 3
+"""How strongly a bi-encoder's share that is tuned on few queries is pulled to the default."""
 GRID_K1, GRID_B = (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0, 4.0), (0.1, 0.3, 0.5, 0.7, 0.9)
 """Values of k1 and b to choose from."""
 
@@ -144,7 +145,7 @@ BASE = Step("bm25", "BM25", _bm25, given=True)
 def _hybrid(encoder: str, task: FitTask, below: Result, plan: Plan) -> Result:
     """BM25 and a bi-encoder as it is."""
     lower = below.system.first_stage
-    first = FirstStage(lower.index, lower.bm25, encoder, DEFAULT_SHARE, computing=Computing(task.device))
+    first = FirstStage(lower.index, lower.bm25, encoder, UNFITTED.share, computing=Computing(task.device))
     for store in lower.index.documents.stores:
         first.dense.words(store)  # in the same pass as the vectors, for a step above
     return _searched(task, first)
@@ -198,7 +199,7 @@ def _tune_few(task: FitTask, lower: FirstStage) -> Result:
 
     def pulled(choices: Sequence[Shares]) -> Shares:
         mean = fmean(shares.similarity for shares in choices)
-        return Shares.hybrid(round(PULL * DEFAULT_SHARE + (1 - PULL) * mean, 1))
+        return Shares.hybrid(round(PULL * UNFITTED.share + (1 - PULL) * mean, 1))
 
     run = fuse(runs, lambda qid: pulled([tuned.setting_for(qid)]), depth=K)
     return Result(System(replace(lower, share=pulled(tuned.fold_settings).similarity)), run)
@@ -209,7 +210,7 @@ def _tune_shares(task: FitTask, runs: Mapping[str, Run], part: Part, *, alone: b
 
     Where titles or headings are the queries, words of the documents always count: they say little about questions.
     """
-    least = 0.0 if task.queries_from is None else 1 - DEFAULT_SHARE
+    least = 0.0 if task.queries_from is None else 1 - UNFITTED.share
     grid = [shares for shares in share_grid(list(runs)) if least - 1e-9 <= shares.first < 1 and (alone or shares.first)]
     return tune_fusion(runs, part.qrels, grid, **task.tuning(part))
 
