@@ -378,6 +378,16 @@ def folder_size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
+def remove_folder(folder: Path) -> None:
+    """Delete a folder that others may read: all of it is gone at once, or is a leftover."""
+    gone = temporary_name(folder)
+    try:
+        folder.rename(gone)
+    except OSError:
+        gone = folder
+    shutil.rmtree(gone, ignore_errors=True)
+
+
 def remove_leftovers(folder: Path, *, below: bool = False, of: str | None = None) -> None:
     """Delete what interrupted writers left in ``folder`` and, on request, in the folders ``below`` it.
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from rankwell.core.arrays import Rows, save_array
 from rankwell.core.checksums import TABLE
 from rankwell.core.errors import InputError, Notice, RankwellError, excerpt, name_instead
-from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
+from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_folder, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import file_digest
 from rankwell.core.native import allow_uncompiled
@@ -112,7 +112,7 @@ class Index:
             description = read_description(folder)
             try:
                 index = cls._open_described(folder, description, {(s.folder.name, s.data_hash): s for s in known})
-            except InputError:
+            except (RankwellError, OSError):
                 # Another process may have changed the index and removed what was to be opened.
                 if stamp == _stamp(folder):
                     raise
@@ -223,7 +223,7 @@ class Index:
             segments = [] if current is None else current._without(np.concatenate([_NONE, *replaced]))
             index = cls._commit(folder, analyzer, [*segments, segment], options)
             if current is not None:
-                index = index._tidied()
+                index = index._tidied(prepare)
         index._temporary = temporary_folder
         return index
 
@@ -280,10 +280,10 @@ class Index:
         known = self if self.filter is None else None
         self._become(Index.build(documents, self.folder, store=self.has_texts, prepare=prepare, known=known, **how))
 
-    def delete(self, docids: str | Iterable[str]) -> int:
+    def delete(self, docids: str | Iterable[str], *, prepare: Callable[[DocumentStore], object] | None = None) -> int:
         """Delete a document, or several; ids that are not in the index are ignored. Returns how many were deleted.
 
-        Scores become those of an index without them.
+        Scores become those of an index without them. ``prepare`` is that of :meth:`build`, for merged segments.
         """
         with lock(self.folder, wait=False):
             remove_leftovers(self.folder)
@@ -292,19 +292,22 @@ class Index:
             numbers = numbers[numbers >= 0]
             if len(numbers):
                 current = self._commit(self.folder, current.analyzer, current._without(numbers), current._options())
-                current = current._tidied()
+                current = current._tidied(prepare)
         self._become(current)
         return len(numbers)
 
-    def merge(self) -> None:
-        """Rewrite all segments as one, without deleted documents. This also happens to some whenever it pays."""
+    def merge(self, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
+        """Rewrite all segments as one, without deleted documents. This also happens to some whenever it pays.
+
+        ``prepare`` is that of :meth:`build`; without it, what is stored beside the texts is copied when it is needed.
+        """
         with lock(self.folder, wait=False):
             remove_leftovers(self.folder)
             current = self.refreshed()
             if len(current.segments) > 1 or current.segments[0].live < len(current.segments[0]):
-                current = current._merged(lambda segments: segments)
+                current = current._merged(lambda segments: segments, prepare)
             for unused in current.leftovers():
-                shutil.rmtree(unused, ignore_errors=True)
+                remove_folder(unused)
         self._become(current)
 
     @classmethod
@@ -327,26 +330,32 @@ class Index:
         index = cls(folder, analyzer, segments, write_description(folder, analyzer, hashes, **options, deleted=name))
         index._stamp = _stamp(folder)
         for unused in set(_part_folders(folder)) - {folder / part for part in (*hashes, name or "")}:
-            shutil.rmtree(unused, ignore_errors=True)
+            remove_folder(unused)
         return index
 
-    def _merged(self, choose: Callable[[Sequence[Segment]], Sequence[Segment]]) -> Index:
+    def _merged(
+        self,
+        choose: Callable[[Sequence[Segment]], Sequence[Segment]],
+        prepare: Callable[[DocumentStore], object] | None,
+    ) -> Index:
         """This index with the chosen segments rewritten as one. Call it while holding the folder's lock."""
         if not (chosen := [segment for segment in choose(self.segments) if segment.live]):
             return self
         rest = [segment for segment in self.segments if segment not in chosen]
         try:
             merged = merge_segments(chosen, self.folder / _next_name(self.folder, "segment"), self.analyzer)
+            if prepare is not None:
+                prepare(merged.store)
             return self._commit(self.folder, self.analyzer, [*rest, merged], self._options())
         except (OSError, RankwellError):
             for unused in self.leftovers():
-                shutil.rmtree(unused, ignore_errors=True)
+                remove_folder(unused)
             raise
 
-    def _tidied(self) -> Index:
+    def _tidied(self, prepare: Callable[[DocumentStore], object] | None) -> Index:
         """This index with segments merged if it pays. What changed is complete, so a failure is only a notice."""
         try:
-            return self._merged(worth_merging)
+            return self._merged(worth_merging, prepare)
         except (OSError, RankwellError) as error:
             warnings.warn(f"{self.folder} was changed, but its segments were not merged: {error}", Notice, stacklevel=4)
             return self
@@ -506,11 +515,12 @@ class Index:
             segment.check()
 
     def leftovers(self) -> set[Path]:
-        """Segments and marks that are not in use: an interrupted change left them; the next one removes them."""
+        """Folders that are not in use: an interrupted change left them, or one is under way. The next removes them."""
         with suppress(FileNotFoundError):  # another index takes its place
             description = read_description(self.folder)
             used = {*description["segments"], description.get("deleted")}
-            return {path for path in _part_folders(self.folder) if path.name not in used}
+            temporary = {path for path in self.folder.glob(f"{TEMPORARY_PREFIX}*") if path.is_dir()}
+            return temporary | {path for path in _part_folders(self.folder) if path.name not in used}
         return set()
 
     def __contains__(self, docid: object) -> bool:
