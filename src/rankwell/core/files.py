@@ -380,12 +380,9 @@ def folder_size(folder: Path) -> int:
 
 def remove_folder(folder: Path) -> None:
     """Delete a folder that others may read: all of it is gone at once, or is a leftover."""
-    gone = temporary_name(folder)
-    try:
-        folder.rename(gone)
-    except OSError:
-        gone = folder
-    shutil.rmtree(gone, ignore_errors=True)
+    with suppress(OSError):
+        folder = folder.rename(temporary_name(folder))
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_leftovers(folder: Path, *, below: bool = False, of: str | None = None) -> None:

@@ -50,6 +50,8 @@ from rankwell.retrieve.syntax import allowed_masks, parse_syntax, plain_text, sc
 QUERIES_AT_A_TIME = 256
 VIEWS = 16
 """Filters whose results are remembered."""
+Prepare = Callable[[DocumentStore], object]
+"""Stores more beside new texts before they become part of an index."""
 Stamp = tuple[int, int, int]
 """What tells one version of ``index.json`` from another."""
 
@@ -164,7 +166,7 @@ class Index:
         append: bool = False,
         update: bool = False,
         overwrite: bool = False,
-        prepare: Callable[[DocumentStore], object] | None = None,
+        prepare: Prepare | None = None,
         known: Index | None = None,
     ) -> Index:
         """Index ``documents`` into ``folder``, or into a temporary one that lasts as long as the index.
@@ -268,19 +270,19 @@ class Index:
             found |= search(view, [replace(query, text=text)])
         return Run(found, name=name)
 
-    def add(self, documents: Source, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
+    def add(self, documents: Source, *, prepare: Prepare | None = None) -> None:
         """Add documents with new ids, as :meth:`build` with ``append`` does; this index then has them, too."""
         self._build(documents, prepare, append=True)
 
-    def update(self, documents: Source, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
+    def update(self, documents: Source, *, prepare: Prepare | None = None) -> None:
         """Add documents, replacing those with the same ids; this index then has them, too."""
         self._build(documents, prepare, update=True)
 
-    def _build(self, documents: Source, prepare: Callable[[DocumentStore], object] | None, **how: Any) -> None:
+    def _build(self, documents: Source, prepare: Prepare | None, **how: Any) -> None:
         known = self if self.filter is None else None
         self._become(Index.build(documents, self.folder, store=self.has_texts, prepare=prepare, known=known, **how))
 
-    def delete(self, docids: str | Iterable[str], *, prepare: Callable[[DocumentStore], object] | None = None) -> int:
+    def delete(self, docids: str | Iterable[str], *, prepare: Prepare | None = None) -> int:
         """Delete a document, or several; ids that are not in the index are ignored. Returns how many were deleted.
 
         Scores become those of an index without them. ``prepare`` is that of :meth:`build`, for merged segments.
@@ -296,11 +298,8 @@ class Index:
         self._become(current)
         return len(numbers)
 
-    def merge(self, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
-        """Rewrite all segments as one, without deleted documents. This also happens to some whenever it pays.
-
-        ``prepare`` is that of :meth:`build`; without it, what is stored beside the texts is copied when it is needed.
-        """
+    def merge(self, *, prepare: Prepare | None = None) -> None:
+        """Rewrite all segments as one, without deleted documents. This also happens to some whenever it pays."""
         with lock(self.folder, wait=False):
             remove_leftovers(self.folder)
             current = self.refreshed()
@@ -333,11 +332,7 @@ class Index:
             remove_folder(unused)
         return index
 
-    def _merged(
-        self,
-        choose: Callable[[Sequence[Segment]], Sequence[Segment]],
-        prepare: Callable[[DocumentStore], object] | None,
-    ) -> Index:
+    def _merged(self, choose: Callable[[Sequence[Segment]], Sequence[Segment]], prepare: Prepare | None) -> Index:
         """This index with the chosen segments rewritten as one. Call it while holding the folder's lock."""
         if not (chosen := [segment for segment in choose(self.segments) if segment.live]):
             return self
@@ -352,7 +347,7 @@ class Index:
                 remove_folder(unused)
             raise
 
-    def _tidied(self, prepare: Callable[[DocumentStore], object] | None) -> Index:
+    def _tidied(self, prepare: Prepare | None) -> Index:
         """This index with segments merged if it pays. What changed is complete, so a failure is only a notice."""
         try:
             return self._merged(worth_merging, prepare)

@@ -121,15 +121,16 @@ def _lengths(pyarrow: Any, values: Any) -> Any:
 
 def _size(pyarrow: Any, values: Any) -> int:
     """The bytes of a column's values, each counted wherever it stands."""
-    if pyarrow.types.is_dictionary(values.type):
+    types, kind = pyarrow.types, values.type
+    if types.is_dictionary(kind):
         return int(_lengths(pyarrow, values.dictionary)[values.indices.drop_null().to_numpy()].sum())
-    if isinstance(values, pyarrow.MapArray):
-        parts = [values.keys, values.items]
-    elif isinstance(values, pyarrow.ListArray | pyarrow.LargeListArray | pyarrow.FixedSizeListArray):
-        parts = [values.flatten()]
-    else:
-        parts = values.flatten() if isinstance(values, pyarrow.StructArray) else []
-    return sum(_size(pyarrow, part) for part in parts) if parts else int(_lengths(pyarrow, values).sum())
+    if types.is_map(kind):
+        return _size(pyarrow, values.keys) + _size(pyarrow, values.items)
+    if types.is_struct(kind):
+        return sum(_size(pyarrow, part) for part in values.flatten())
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _size(pyarrow, values.flatten())
+    return int(_lengths(pyarrow, values).sum())
 
 
 def _columns(path: FilePath, names: Sequence[str]) -> tuple[str, ...]:
