@@ -77,12 +77,17 @@ def test_agreement_is_measured_again_for_another_model_purpose_kernel_or_process
     tiny_bi_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[object] = []
+
+    def measure(score: object) -> float:
+        measured.append(score)
+        return 0.01
+
     code = shutil.copytree(Path(models.__path__[0]), tmp_path / "code")
     folder = shutil.copytree(tiny_bi_encoder, tmp_path / "model")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("rankwell.models.devices.CPU_INFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(models, "__path__", [str(code)])
-    monkeypatch.setattr(agreement, "_measure", lambda score: measured.append(score) or 0.01)
+    monkeypatch.setattr(agreement, "_measure", measure)
 
     def measures(purpose: Any = "rank") -> bool:
         before = len(measured)
@@ -113,7 +118,15 @@ def test_agreement_is_measured_again_for_another_model_purpose_kernel_or_process
 )
 def test_finished_steps_of_another_fit_are_refused(tmp_path: Path, change: dict[str, Any], named: str) -> None:
     def task(**options: Any) -> Any:
-        given = {"seed": 1, "measure": "RR@10", "tries": (), "digest": "d", "text": "words", "grade": 1, "engine": None}
+        given: dict[str, Any] = {
+            "seed": 1,
+            "measure": "RR@10",
+            "tries": (),
+            "digest": "d",
+            "text": "words",
+            "grade": 1,
+            "engine": None,
+        }
         given |= options
         part = SimpleNamespace(queries=[Query("q", given["text"])], qrels=Qrels({"q": {"a": given["grade"]}}))
         return SimpleNamespace(

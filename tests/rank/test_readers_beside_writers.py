@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -105,14 +106,14 @@ def test_a_merge_leaves_nothing_for_readers_to_store(system: System) -> None:
 
 def test_a_folder_that_is_not_in_use_is_gone_at_once(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that opens files while they are removed one by one would compute what is gone already."""
-    removed, remove = list[str](), files.shutil.rmtree
+    removed, remove = list[str](), shutil.rmtree
 
     def look(path: Path, **options: bool) -> None:
         removed.append(Path(path).name)
         remove(path, **options)
 
     system.update([Document("d0", "bee honey")])
-    monkeypatch.setattr(files.shutil, "rmtree", look)
+    monkeypatch.setattr(shutil, "rmtree", look)
     system.merge()
     assert any(name.endswith("-segment-0001") for name in removed)
     assert all(name.startswith(files.TEMPORARY_PREFIX) for name in removed if "segment" in name)

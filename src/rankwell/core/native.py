@@ -111,7 +111,7 @@ class _Later:
         except RuntimeError:  # no folder for the cache can be written
             return njit(nogil=True, **self._options)(self._function)
         # numba sees changes of the kernel's own file alone, but its code has the helpers and constants of others in it.
-        stored: Any = compiled._cache._cache_file  # type: ignore[attr-defined]
+        stored: Any = compiled._cache._cache_file
         stored._source_stamp = (stored._source_stamp, _imported_code(self.__module__))
         return compiled
 
