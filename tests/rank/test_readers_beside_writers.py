@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,7 @@ def test_a_folder_that_is_not_in_use_is_gone_at_once(system: System, monkeypatch
     """A reader that opens files while they are removed one by one would compute what is gone already."""
     removed, remove = list[str](), shutil.rmtree
 
-    def look(path: Path, **options: bool) -> None:
+    def look(path: Path, **options: Any) -> None:
         removed.append(Path(path).name)
         remove(path, **options)
 
