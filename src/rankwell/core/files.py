@@ -19,7 +19,7 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO, cast
@@ -378,11 +378,13 @@ def folder_size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def remove_folder(folder: Path) -> None:
-    """Delete a folder that others may read: all of it is gone at once, or is a leftover."""
-    with suppress(OSError):
-        folder = folder.rename(temporary_name(folder))
-    shutil.rmtree(folder, ignore_errors=True)
+def remove_folders(folders: Iterable[Path]) -> None:
+    """Delete folders that others may read: all of each is gone at once, or is a leftover."""
+    for folder in folders:
+        gone = folder
+        with suppress(OSError):
+            gone = folder.rename(temporary_name(folder))
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def remove_leftovers(folder: Path, *, below: bool = False, of: str | None = None) -> None:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from rankwell.core.arrays import Rows, save_array
 from rankwell.core.checksums import TABLE
 from rankwell.core.errors import InputError, Notice, RankwellError, excerpt, name_instead
-from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_folder, remove_leftovers
+from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_folders, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import file_digest
 from rankwell.core.native import allow_uncompiled
@@ -305,8 +305,7 @@ class Index:
             current = self.refreshed()
             if len(current.segments) > 1 or current.segments[0].live < len(current.segments[0]):
                 current = current._merged(lambda segments: segments, prepare)
-            for unused in current.leftovers():
-                remove_folder(unused)
+            remove_folders(current.leftovers())
         self._become(current)
 
     @classmethod
@@ -328,8 +327,7 @@ class Index:
         hashes = {segment.folder.name: segment.data_hash for segment in segments}
         index = cls(folder, analyzer, segments, write_description(folder, analyzer, hashes, **options, deleted=name))
         index._stamp = _stamp(folder)
-        for unused in set(_part_folders(folder)) - {folder / part for part in (*hashes, name or "")}:
-            remove_folder(unused)
+        remove_folders(set(_part_folders(folder)) - {folder / part for part in (*hashes, name or "")})
         return index
 
     def _merged(self, choose: Callable[[Sequence[Segment]], Sequence[Segment]], prepare: Prepare | None) -> Index:
@@ -343,8 +341,7 @@ class Index:
                 prepare(merged.store)
             return self._commit(self.folder, self.analyzer, [*rest, merged], self._options())
         except (OSError, RankwellError):
-            for unused in self.leftovers():
-                remove_folder(unused)
+            remove_folders(self.leftovers())
             raise
 
     def _tidied(self, prepare: Prepare | None) -> Index:
