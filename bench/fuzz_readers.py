@@ -9,7 +9,7 @@
 texts     a small file of some format is mutated and given to every reader of text files
 pages     a web page is mutated, also into one of 100 KB, and read
 folders   a folder of files and links with odd names, of any depth, is read as a collection
-tables    so are a Parquet and an Arrow file, and two packed files, mutated
+tables    so are Parquet, Arrow and packed files and stored runs, mutated; two are small on disk and large unpacked
 bodies    a request is mutated and given to every format of the service
 filters   a filter is mutated and read, as a text and as a dict
 recipe    a recipe that ships is mutated and read
@@ -51,10 +51,19 @@ from rankwell.core.manifest import read_json
 from rankwell.core.yamlfile import YamlError, parse_yaml
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.filters import parse_filter
-from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types, read_weights
+from rankwell.corpus.formats import (
+    read_documents,
+    read_qrels,
+    read_queries,
+    read_run,
+    read_types,
+    read_weights,
+    write_run,
+)
 from rankwell.corpus.formats.clicks import read_clicks
 from rankwell.corpus.formats.pairs import judged_queries
 from rankwell.corpus.formats.texts import read_examples, read_expansions, read_triples
+from rankwell.corpus.records import Ranking, Run
 from rankwell.corpus.sources import TextFolder, read_text_file
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import read_ranker_config
@@ -338,8 +347,27 @@ def prepare_tables(folder: Path) -> None:
     parquet.write_table(pa.table([texts, texts, texts], names=["id", "text", "text"]), folder / "twice.parquet")
     parquet.write_table(pa.table({"id": pa.nulls(3), "text": pa.nulls(3)}), folder / "nulls.parquet")
     parquet.write_table(rows.slice(0, 0), folder / "none.parquet")
+    import numpy as np
+
+    # Small on disk, large unpacked: a text in a million rows, and arrays of zeros.
+    long = pa.DictionaryArray.from_arrays(pa.array(np.zeros(10**6, np.int8)), pa.array(["x" * 10**5]))
+    parquet.write_table(pa.table({"text": long}), folder / "long.parquet", compression="zstd")
+    run = {
+        "ids": (10**8, np.uint8),
+        "ends": (9, np.int64),
+        "documents": (10**8, np.int32),
+        "scores": (10**8, np.float32),
+    }
+    arrays: dict[str, Any] = {name: np.zeros(*shape) for name, shape in run.items()}
+    np.savez_compressed(folder / "zeros.npz", **arrays)
+    write_run(Run({"q": Ranking.of(["d1", "d2"], [2.0, 1.0])}), folder / "a.npz")
     for name, seed in (("a.csv.gz", SEEDS[2]), ("a.jsonl.gz", SEEDS[4])):
         (folder / name).write_bytes(gzip.compress(seed * 50))
+
+
+def read_table(path: Path) -> None:
+    """A file of documents, or a run."""
+    list(read_run(path) if path.suffix == ".npz" else read_documents(path))
 
 
 def prepare_model(folder: Path) -> None:
@@ -382,7 +410,7 @@ KINDS = {
     "texts": Kind(lambda chance, folder: mutate(chance, SEEDS), call_texts, 50),
     "pages": Kind(make_page, call_page, 50),
     "folders": Kind(make_folder, call_folder, 1),
-    "tables": Kind(changed_file, with_changed_file(drain(read_documents)), 20, prepare_tables),
+    "tables": Kind(changed_file, with_changed_file(read_table), 20, prepare_tables),
     "bodies": Kind(
         lambda chance, folder: mutate(chance, BODIES),
         lambda content, folder: (partial(read, content) for read in BODY_READERS),

@@ -31,6 +31,19 @@ def test_a_sound_index_is_said_to_be_as_written(rankwell: Rankwell, copy: Path) 
     assert "no checksums" not in checked.out
 
 
+def test_what_an_interrupted_change_left_is_said_and_goes_at_the_next(rankwell: Rankwell, copy: Path) -> None:
+    (copy / ".partial-0a1b2c3d-segment-0002").mkdir()
+    (copy / "segment-0002").mkdir()
+    assert (
+        "not in use, removed by the next change: .partial-0a1b2c3d-segment-0002, segment-0002\n"
+        in rankwell("check", copy).out
+    )
+    assert rankwell("delete", copy, "P272").code == 0
+    assert "not in use" not in rankwell("check", copy).out
+    assert not list(copy.glob(".partial-*"))
+    assert not (copy / "segment-0002").exists()
+
+
 def test_a_damaged_file_is_named(rankwell: Rankwell, copy: Path) -> None:
     path = copy / "segment-0001" / "documents" / "texts.npy"
     flip(path, -1)

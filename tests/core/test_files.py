@@ -282,9 +282,26 @@ def test_a_gzip_file_that_unpacks_to_more_than_any_text_is_refused(
 ) -> None:
     monkeypatch.setattr(files, "LEAST_UNPACKED", 1 << 20)
     with gzip.open(tmp_path / "bomb.gz", "wb") as file:
-        file.writelines([b"a\n" * 1000] * 4000)
-    with pytest.raises(InputError, match=r"bomb\.gz, line \d+: unpacks to over \d MiB, which no text of its size does"):
+        file.writelines([b"a line of a text\n" * 1000] * 400)
+    with pytest.raises(InputError, match=r"bomb\.gz: takes over 1 MiB unpacked, the bound for a file of"):
         list(read_lines(tmp_path / "bomb.gz"))
     with gzip.open(tmp_path / "fine.gz", "wb") as file:
         file.writelines(f"{number * 7919 % 100_003}\n".encode() for number in range(300_000))
     assert len(list(read_lines(tmp_path / "fine.gz"))) == 300_000
+    # The end of this one says nothing of what is before it.
+    (tmp_path / "two.gz").write_bytes((tmp_path / "bomb.gz").read_bytes() + gzip.compress(b"end\n"))
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 1 << 16)
+    with pytest.raises(InputError, match=r"two\.gz, line \d+: takes over 1 MiB unpacked, the bound for a file of"):
+        list(read_lines(tmp_path / "two.gz"))
+    monkeypatch.setenv("RANKWELL_MAX_UNPACKED", "600")
+    assert len(list(read_lines(tmp_path / "two.gz"))) == 400_001
+    monkeypatch.setenv("RANKWELL_MAX_UNPACKED", "lots")
+    with pytest.raises(RankwellError, match="RANKWELL_MAX_UNPACKED is 'lots', expected a number of MiB"):
+        list(read_lines(tmp_path / "two.gz"))
+
+
+def test_a_cut_gzip_file_is_broken_whatever_its_last_bytes_say(tmp_path: Path) -> None:
+    packed = gzip.compress(b"a line\n" * 1000)
+    (tmp_path / "cut.gz").write_bytes(packed[:30] + b"\xff" * 8)
+    with pytest.raises(InputError, match=r"cut\.gz, line 1: broken gzip file"):
+        list(read_lines(tmp_path / "cut.gz"))

@@ -31,6 +31,33 @@ def test_code_is_compiled_where_no_folder_for_a_cache_can_be_written() -> None:
         assert decorate(place["add_up"])(np.arange(5)) == 10
 
 
+def test_a_kernel_is_compiled_again_when_a_helper_or_a_constant_in_another_file_changes(tmp_path: Path) -> None:
+    package = tmp_path / "some_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "constants.py").write_text("FACTOR = 2\n")
+    helper = "from rankwell.core.native import helper\n\n@helper\ndef twice(value):\n    return value * 2\n"
+    (package / "helpers.py").write_text(helper)
+    (package / "kernels.py").write_text(
+        "from rankwell.core.native import kernel\nfrom some_package.constants import FACTOR\n"
+        "from some_package.helpers import twice\n\n"
+        "@kernel\ndef first(values):\n    return twice(values[0]) + FACTOR\n"
+    )
+    program = "import numpy as np; from some_package.kernels import first; print(first(np.arange(5, 9)), "
+    program += "*first._compiled.stats.cache_hits.values())"
+
+    def run() -> str:
+        command = [sys.executable, "-c", program]
+        made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return made.stdout.strip()
+
+    assert [run(), run()] == ["12", "12 1"]  # the second is read from the cache
+    (package / "helpers.py").write_text(helper.replace("* 2", "* 3"))
+    assert run() == "17"
+    (package / "constants.py").write_text("FACTOR = 4\n")
+    assert run() == "19"
+
+
 def test_what_is_waited_for_is_said_once_if_compiling_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     place: dict[str, object] = {}
     exec(compile(SOURCE, "<nowhere>", "exec"), place)

@@ -38,6 +38,8 @@ def check(
     if index is None and not verified.files:
         raise InputError(folder, None, "has neither an index nor checksums; nothing to check")
     print(f"{verified.files:,} files, {verified.size / 1e6:,.1f} MB: as written")
+    if index is not None and (unused := sorted(path.name for path in index.leftovers())):
+        print(f"not in use, removed by the next change: {', '.join(unused)}")
     if index is None or isinstance(opened, System):  # models compute only where torch is installed
         with suppress(ImportError):
             device = chosen_device(None)

@@ -19,7 +19,7 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO, cast
@@ -140,8 +140,10 @@ def open_output(path: FilePath) -> Iterator[BinaryIO]:
 GZIP_MAGIC = b"\x1f\x8b"
 MAX_LINE_BYTES = 32 * 2**20
 """Of a line, and of a cell of csv, which takes some ten times as much memory."""
-MOST_UNPACKED, LEAST_UNPACKED = 500, 2**28
-"""A gzip file may unpack to this many times its size, or to this many bytes. Text unpacks to about ten times."""
+UNPACKED_SETTING = "RANKWELL_MAX_UNPACKED"
+MOST_UNPACKED, LEAST_UNPACKED, OF_A_ROW = 100, 2**28, 64
+"""A packed file may unpack to this many times its size, or to this many bytes, unless the setting has another bound in
+MiB. A row or line counts that many bytes more, for what becomes of it. Text unpacks to about ten times its size."""
 TEMPORARY_PREFIX = ".partial-"
 DISK_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),  # the disk
@@ -174,20 +176,52 @@ def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
     return cast("BinaryIO", raw)
 
 
+class Unpacked:
+    """Counts what a file of ``size`` bytes unpacks to, and refuses what no ordinary file of its size holds."""
+
+    def __init__(self, path: FilePath, size: int):
+        self.path, self.size, self.total = path, size, 0
+        setting = os.environ.get(UNPACKED_SETTING, "")
+        if setting and not (setting.isascii() and setting.isdecimal()):
+            raise RankwellError(f"{UNPACKED_SETTING} is {setting!r}, expected a number of MiB")
+        self.most = int(setting) << 20 if setting else max(MOST_UNPACKED * size, LEAST_UNPACKED)
+
+    def add(self, count: int, rows: int = 0, line: int | None = None) -> None:
+        """Count bytes and rows before they are used."""
+        self.total += count + OF_A_ROW * rows
+        if self.total > self.most:
+            packed = f"takes over {self.most >> 20:,} MiB unpacked, the bound for a file of {self.size:,} bytes"
+            raise InputError(self.path, line, f"{packed}; set {UNPACKED_SETTING} to more MiB to read it")
+
+    @classmethod
+    def zipped(cls, path: FilePath, file: BinaryIO) -> Unpacked:
+        """For gzip. If its end claims too much, all is unpacked to see whether that is true: lines take far longer."""
+        size = os.fstat(file.fileno()).st_size
+        unpacked = cls(path, size)
+        if size > len(GZIP_MAGIC) and file.seekable():
+            file.seek(max(0, size - 4))
+            if int.from_bytes(file.read(4), "little") > unpacked.most:
+                file.seek(0)
+                with suppress(EOFError, gzip.BadGzipFile, zlib.error), gzip.GzipFile(fileobj=file) as whole:
+                    while chunk := whole.read(2**20):
+                        unpacked.add(len(chunk))
+            file.seek(0)
+        return cls(path, size)
+
+
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     """Yield ``(line number, text without its line end)``, counting from 1. A byte-order mark is dropped."""
-    number = unpacked = 0
+    number = size = 0
     with open_binary(path) as file:
         zipped = getattr(getattr(file, "raw", None), "fileobj", None)
-        most = max(MOST_UNPACKED * os.fstat(zipped.fileno()).st_size, LEAST_UNPACKED) if zipped else None
+        unpacked = Unpacked.zipped(path, zipped) if zipped else None
         try:
             # The bound keeps a binary file without line ends from filling the memory.
             while line := file.readline(MAX_LINE_BYTES):
-                number, unpacked = number + 1, unpacked + len(line)
-                if most is not None and unpacked > most:
-                    raise InputError(
-                        path, number, f"unpacks to over {most >> 20:,} MiB, which no text of its size does"
-                    )
+                number, size = number + 1, size + len(line) + OF_A_ROW
+                if unpacked is not None and size > MAX_LINE_BYTES:
+                    unpacked.add(size, line=number)
+                    size = 0
                 if len(line) == MAX_LINE_BYTES:
                     raise InputError(path, number, f"a line of over {MAX_LINE_BYTES >> 20} MiB; is this a text file?")
                 if number == 1 and line.startswith(b"\xef\xbb\xbf"):
@@ -342,6 +376,15 @@ def link_tree(source: Path, target: Path, *, skip: Callable[[Path], bool] = lamb
 def folder_size(folder: Path) -> int:
     """The size of all files below a folder, in bytes."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def remove_folders(folders: Iterable[Path]) -> None:
+    """Delete folders that others may read: all of each is gone at once, or is a leftover."""
+    for folder in folders:
+        gone = folder
+        with suppress(OSError):
+            gone = folder.rename(temporary_name(folder))
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def remove_leftovers(folder: Path, *, below: bool = False, of: str | None = None) -> None:

@@ -12,10 +12,13 @@ then not even imported.
 from __future__ import annotations
 
 import math
+import re
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from rankwell.core.errors import Notice
+from rankwell.core.manifest import digest, file_digest
 
 # Code without arrays of its own needs neither reference counts nor the rewriting of array expressions.
 _PLAIN: dict[str, Any] = {"error_model": "numpy", "no_rewrites": True, "_nrt": False}
@@ -83,6 +87,14 @@ def working_time() -> float:
     return (_COMPILER.begin if _COMPILER.depth else time.monotonic()) - _COMPILER.seconds
 
 
+@cache
+def _imported_code(module: str) -> str:
+    """A digest of the files from which a module of a package imports names of the same package."""
+    text = Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8")
+    names = re.findall(rf"^from ({re.escape(module.partition('.')[0])}[\w.]*) import", text, re.MULTILINE)
+    return digest([file_digest(Path(str(sys.modules[name].__file__))) for name in sorted(set(names))])
+
+
 class _Later:
     """A function that is compiled when it is first needed. ``work`` counts the steps of a call from its arguments."""
 
@@ -98,9 +110,14 @@ class _Later:
         if "no_cpython_wrapper" in self._options:
             return njit(**self._options)(self._function)
         try:
-            return njit(cache=True, nogil=True, **self._options)(self._function)
+            compiled = njit(cache=True, nogil=True, **self._options)(self._function)
         except RuntimeError:  # no folder for the cache can be written
             return njit(nogil=True, **self._options)(self._function)
+        # numba sees changes of the kernel's own file alone, but its code has the helpers and constants of others in it.
+        with suppress(AttributeError):  # numba may name it otherwise some day; a test would see it
+            stored: Any = compiled._cache._cache_file
+            stored._source_stamp = (stored._source_stamp, _imported_code(self.__module__))
+        return compiled
 
     @cached_property
     def _made(self) -> bool:

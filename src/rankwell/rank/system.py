@@ -256,13 +256,14 @@ class System:
 
     def _search(self, queries: Sequence[Query], k: int, scope: Scope, threads: int) -> tuple[System, Run]:
         """The run, and the system that made it: over the index as it is, if files that were not open yet are gone."""
-        try:
-            return self, self._run(queries, k, scope, threads)
-        except (RankwellError, OSError):
-            if not isinstance(self.finder, FirstStage) or (index := self.index.refreshed()) is self.index:
-                raise
-        system = self.with_index(index)
-        return system, system._run(queries, k, scope, threads)
+        system = self
+        while True:
+            try:
+                return system, system._run(queries, k, scope, threads)
+            except (RankwellError, OSError):
+                if not isinstance(system.finder, FirstStage) or (index := system.index.refreshed()) is system.index:
+                    raise
+            system = system.with_index(index)  # which may be changed again before it is read
 
     def _run(self, queries: Sequence[Query], k: int, scope: Scope, threads: int) -> Run:
         first = self.finder
@@ -334,12 +335,12 @@ class System:
     def delete(self, docids: str | Iterable[str]) -> int:
         """Delete a document, or several; ids that are not in the index are ignored. Returns how many were deleted."""
         self._saved()
-        return self.index.delete(docids)
+        return self.index.delete(docids, prepare=self.first_stage.preparation)
 
     def merge(self) -> None:
         """Rewrite the index without deleted documents, as one segment."""
         self._saved()
-        self.index.merge()
+        self.index.merge(prepare=self.first_stage.preparation)
 
     def check(self) -> Verified:
         """Read every file and compare it with its checksums. Raises if one is damaged or missing."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from rankwell.core.arrays import Rows, save_array
 from rankwell.core.checksums import TABLE
 from rankwell.core.errors import InputError, Notice, RankwellError, excerpt, name_instead
-from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
+from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_folders, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import file_digest
 from rankwell.core.native import allow_uncompiled
@@ -50,6 +50,8 @@ from rankwell.retrieve.syntax import allowed_masks, parse_syntax, plain_text, sc
 QUERIES_AT_A_TIME = 256
 VIEWS = 16
 """Filters whose results are remembered."""
+Prepare = Callable[[DocumentStore], object]
+"""Stores more beside new texts before they become part of an index."""
 Stamp = tuple[int, int, int]
 """What tells one version of ``index.json`` from another."""
 
@@ -112,7 +114,7 @@ class Index:
             description = read_description(folder)
             try:
                 index = cls._open_described(folder, description, {(s.folder.name, s.data_hash): s for s in known})
-            except InputError:
+            except (RankwellError, OSError):
                 # Another process may have changed the index and removed what was to be opened.
                 if stamp == _stamp(folder):
                     raise
@@ -164,7 +166,7 @@ class Index:
         append: bool = False,
         update: bool = False,
         overwrite: bool = False,
-        prepare: Callable[[DocumentStore], object] | None = None,
+        prepare: Prepare | None = None,
         known: Index | None = None,
     ) -> Index:
         """Index ``documents`` into ``folder``, or into a temporary one that lasts as long as the index.
@@ -223,7 +225,7 @@ class Index:
             segments = [] if current is None else current._without(np.concatenate([_NONE, *replaced]))
             index = cls._commit(folder, analyzer, [*segments, segment], options)
             if current is not None:
-                index = index._tidied()
+                index = index._tidied(prepare)
         index._temporary = temporary_folder
         return index
 
@@ -268,22 +270,22 @@ class Index:
             found |= search(view, [replace(query, text=text)])
         return Run(found, name=name)
 
-    def add(self, documents: Source, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
+    def add(self, documents: Source, *, prepare: Prepare | None = None) -> None:
         """Add documents with new ids, as :meth:`build` with ``append`` does; this index then has them, too."""
         self._build(documents, prepare, append=True)
 
-    def update(self, documents: Source, *, prepare: Callable[[DocumentStore], object] | None = None) -> None:
+    def update(self, documents: Source, *, prepare: Prepare | None = None) -> None:
         """Add documents, replacing those with the same ids; this index then has them, too."""
         self._build(documents, prepare, update=True)
 
-    def _build(self, documents: Source, prepare: Callable[[DocumentStore], object] | None, **how: Any) -> None:
+    def _build(self, documents: Source, prepare: Prepare | None, **how: Any) -> None:
         known = self if self.filter is None else None
         self._become(Index.build(documents, self.folder, store=self.has_texts, prepare=prepare, known=known, **how))
 
-    def delete(self, docids: str | Iterable[str]) -> int:
+    def delete(self, docids: str | Iterable[str], *, prepare: Prepare | None = None) -> int:
         """Delete a document, or several; ids that are not in the index are ignored. Returns how many were deleted.
 
-        Scores become those of an index without them.
+        Scores become those of an index without them. ``prepare`` is that of :meth:`build`, for merged segments.
         """
         with lock(self.folder, wait=False):
             remove_leftovers(self.folder)
@@ -292,19 +294,18 @@ class Index:
             numbers = numbers[numbers >= 0]
             if len(numbers):
                 current = self._commit(self.folder, current.analyzer, current._without(numbers), current._options())
-                current = current._tidied()
+                current = current._tidied(prepare)
         self._become(current)
         return len(numbers)
 
-    def merge(self) -> None:
+    def merge(self, *, prepare: Prepare | None = None) -> None:
         """Rewrite all segments as one, without deleted documents. This also happens to some whenever it pays."""
         with lock(self.folder, wait=False):
             remove_leftovers(self.folder)
             current = self.refreshed()
             if len(current.segments) > 1 or current.segments[0].live < len(current.segments[0]):
-                current = current._merged(lambda segments: segments)
-            for unused in current.leftovers():
-                shutil.rmtree(unused, ignore_errors=True)
+                current = current._merged(lambda segments: segments, prepare)
+            remove_folders(current.leftovers())
         self._become(current)
 
     @classmethod
@@ -326,27 +327,27 @@ class Index:
         hashes = {segment.folder.name: segment.data_hash for segment in segments}
         index = cls(folder, analyzer, segments, write_description(folder, analyzer, hashes, **options, deleted=name))
         index._stamp = _stamp(folder)
-        for unused in set(_part_folders(folder)) - {folder / part for part in (*hashes, name or "")}:
-            shutil.rmtree(unused, ignore_errors=True)
+        remove_folders(set(_part_folders(folder)) - {folder / part for part in (*hashes, name or "")})
         return index
 
-    def _merged(self, choose: Callable[[Sequence[Segment]], Sequence[Segment]]) -> Index:
+    def _merged(self, choose: Callable[[Sequence[Segment]], Sequence[Segment]], prepare: Prepare | None) -> Index:
         """This index with the chosen segments rewritten as one. Call it while holding the folder's lock."""
         if not (chosen := [segment for segment in choose(self.segments) if segment.live]):
             return self
         rest = [segment for segment in self.segments if segment not in chosen]
         try:
             merged = merge_segments(chosen, self.folder / _next_name(self.folder, "segment"), self.analyzer)
+            if prepare is not None:
+                prepare(merged.store)
             return self._commit(self.folder, self.analyzer, [*rest, merged], self._options())
         except (OSError, RankwellError):
-            for unused in self.leftovers():
-                shutil.rmtree(unused, ignore_errors=True)
+            remove_folders(self.leftovers())
             raise
 
-    def _tidied(self) -> Index:
+    def _tidied(self, prepare: Prepare | None) -> Index:
         """This index with segments merged if it pays. What changed is complete, so a failure is only a notice."""
         try:
-            return self._merged(worth_merging)
+            return self._merged(worth_merging, prepare)
         except (OSError, RankwellError) as error:
             warnings.warn(f"{self.folder} was changed, but its segments were not merged: {error}", Notice, stacklevel=4)
             return self
@@ -506,11 +507,12 @@ class Index:
             segment.check()
 
     def leftovers(self) -> set[Path]:
-        """Segments and marks that are not in use: an interrupted change left them; the next one removes them."""
+        """Folders that are not in use: an interrupted change left them, or one is under way. The next removes them."""
         with suppress(FileNotFoundError):  # another index takes its place
             description = read_description(self.folder)
             used = {*description["segments"], description.get("deleted")}
-            return {path for path in _part_folders(self.folder) if path.name not in used}
+            temporary = {path for path in self.folder.glob(f"{TEMPORARY_PREFIX}*") if path.is_dir()}
+            return temporary | {path for path in _part_folders(self.folder) if path.name not in used}
         return set()
 
     def __contains__(self, docid: object) -> bool:

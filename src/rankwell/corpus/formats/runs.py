@@ -9,7 +9,7 @@ run of millions of documents is read in seconds.
 from __future__ import annotations
 
 import json
-import zipfile
+import os
 from collections.abc import Iterator
 from itertools import chain
 from math import nan
@@ -19,8 +19,8 @@ from typing import Any, Literal
 import numpy as np
 
 from rankwell.core.arrays import Scores
-from rankwell.core.errors import InputError, RankwellError, excerpt
-from rankwell.core.files import atomic_binary
+from rankwell.core.errors import InputError, RankwellError, excerpt, one_line
+from rankwell.core.files import Unpacked, atomic_binary
 from rankwell.corpus.formats.lines import (
     FilePath,
     Lines,
@@ -40,6 +40,7 @@ MSMARCO = ("query id", "document id", "rank")
 SCORE_LIMIT = float(np.finfo(np.float32).max) + 2.0**103
 RANK_LIMIT = 2**63
 ARRAYS = ".npz"
+ARRAY_TYPES = {"ids": np.uint8, "ends": np.int64, "documents": np.int32, "scores": np.float32}
 RUN_FIELDS = {"score": ("score", "relevancescore", "similarity"), "rank": ("rank", "position")}
 
 Rows = Iterator[tuple[int, str, str, float]]
@@ -161,7 +162,7 @@ def _write_arrays(run: Run, path: FilePath) -> None:
         np.savez(
             file,
             ids=np.frombuffer(ids.encode(), np.uint8),
-            ends=np.cumsum([len(ranking) for ranking in run.values()]),
+            ends=np.cumsum([len(ranking) for ranking in run.values()], dtype=np.int64),
             documents=documents,
             scores=np.concatenate([np.zeros(0, np.float32), *(ranking.scores for ranking in run.values())]),
         )
@@ -170,14 +171,20 @@ def _write_arrays(run: Run, path: FilePath) -> None:
 def _read_arrays(path: FilePath, name: str | None) -> Run:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            ids = json.loads(arrays["ids"].tobytes())
-            scores, ends, documents = arrays["scores"], arrays["ends"].tolist(), arrays["documents"]
+            sizes = [member.file_size for member in arrays.zip.infolist()]  # no more is read of each
+            Unpacked(path, os.stat(path).st_size).add(sum(sizes))
+            parts = [arrays[key].astype(kind, casting="equiv").ravel() for key, kind in ARRAY_TYPES.items()]
+        ids, ends, (documents, scores) = json.loads(parts[0].tobytes()), parts[1].tolist(), parts[2:]
+        if sorted(ends) != ends or not len(documents) == len(scores) == max(0, *ends[-1:]):
+            raise ValueError("rankings that overlap or have no scores")
         docids = np.array(ids["docids"], object)[documents].tolist()
-    except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(path, None, f"cannot be read as a run that rankwell stored ({error})") from None
-    spans = zip(ids["qids"], [0, *ends[:-1]], ends, strict=True)
-    rankings = {qid: Ranking(tuple(docids[begin:end]), scores[begin:end]) for qid, begin, end in spans}
-    return Run(rankings, name=name or ids["name"])
+        spans = zip(ids["qids"], [0, *ends[:-1]], ends, strict=True)
+        rankings = {qid: Ranking(tuple(docids[begin:end]), scores[begin:end]) for qid, begin, end in spans}
+        return Run(rankings, name=name or ids["name"])
+    except RankwellError:
+        raise
+    except Exception as error:  # numpy, zipfile and zlib have many
+        raise InputError(path, None, f"cannot be read as a run that rankwell stored ({one_line(error)})") from None
 
 
 def decimals(scores: Scores) -> list[str]:

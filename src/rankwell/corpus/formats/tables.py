@@ -31,8 +31,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from rankwell.core.errors import InputError, MissingExtraError, excerpt, one_line
-from rankwell.core.files import MAX_LINE_BYTES
+from rankwell.core.files import MAX_LINE_BYTES, Unpacked
 from rankwell.corpus.formats.lines import (
     FilePath,
     Lines,
@@ -47,7 +49,7 @@ from rankwell.corpus.formats.lines import (
 )
 
 HF_PREFIX = "hf:"
-ROWS_AT_A_TIME = 1024
+ROWS_AT_A_TIME, BATCH_BYTES = 1024, 2**24
 _FLOATS = ("halffloat", "float", "double")
 
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
@@ -64,9 +66,31 @@ def _parquet(path: FilePath) -> Opened:
 
     def read(columns: Sequence[str]) -> Rows:
         wanted = _without_vectors(file.schema_arrow, columns)
-        return _batches(path, "parquet", file.iter_batches(ROWS_AT_A_TIME, columns=wanted))
+        return _batches(path, "parquet", _parquet_batches(path, file.metadata, wanted))
 
     return _columns(path, file.schema_arrow.names), read
+
+
+def _parquet_batches(path: FilePath, footer: Any, wanted: list[str]) -> Iterator[Any]:
+    """Batches that take little memory even if the longest text of a dictionary stands in every row."""
+    pyarrow, unpacked = _pyarrow(path, "compute"), Unpacked(path, os.stat(path).st_size)
+    names = [footer.schema.column(i).path for i in range(footer.num_columns)]
+    columns = [i for i, name in enumerate(names) if name in wanted or name.partition(".")[0] in wanted]
+    groups = [[footer.row_group(group).column(i) for i in columns] for group in range(footer.num_row_groups)]
+    for chunks in groups:
+        unpacked.add(sum(c.total_uncompressed_size for c in chunks), max((c.num_values for c in chunks), default=0))
+    texts = {c.path_in_schema for chunks in groups for c in chunks if c.physical_type == "BYTE_ARRAY"}
+    # Here a text can repeat all of the one before.
+    delta = {c.path_in_schema for chunks in groups for c in chunks if "DELTA_BYTE_ARRAY" in c.encodings}
+    flat, opened = sorted(texts.intersection(wanted) - delta), partial(pyarrow.parquet.ParquetFile, os.fspath(path))
+    coded, file = opened(read_dictionary=flat), opened(read_dictionary=sorted(texts.difference(wanted, delta)))
+    for group, chunks in enumerate(groups):
+        longest = max((c.total_uncompressed_size for c in chunks if c.path_in_schema in delta), default=1)
+        for first in coded.iter_batches(1, row_groups=[group], columns=flat) if flat else ():
+            longest = max(longest, *(int(_lengths(pyarrow, c.dictionary).max(initial=0)) for c in first.columns))
+            break
+        rows = max(1, min(ROWS_AT_A_TIME, BATCH_BYTES // max(1, longest)))
+        yield from file.iter_batches(rows, row_groups=[group], columns=wanted)
 
 
 def _arrow(path: FilePath) -> Opened:
@@ -85,6 +109,30 @@ def _arrow(path: FilePath) -> Opened:
     return names, read
 
 
+def _lengths(pyarrow: Any, values: Any) -> Any:
+    """The bytes of each text, or of another plain value."""
+    types, kind = pyarrow.types, values.type
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return np.frombuffer(values.buffers()[1], np.int32)[4 * values.offset :: 4][: len(values)]
+    if types.is_primitive(kind) or types.is_decimal(kind) or types.is_null(kind):
+        return np.full(len(values), 8)
+    return pyarrow.compute.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+
+
+def _size(pyarrow: Any, values: Any) -> int:
+    """The bytes of a column's values, each counted wherever it stands."""
+    types, kind = pyarrow.types, values.type
+    if types.is_dictionary(kind):
+        return int(_lengths(pyarrow, values.dictionary)[values.indices.drop_null().to_numpy()].sum())
+    if types.is_map(kind):
+        return _size(pyarrow, values.keys) + _size(pyarrow, values.items)
+    if types.is_struct(kind):
+        return sum(_size(pyarrow, part) for part in values.flatten())
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _size(pyarrow, values.flatten())
+    return int(_lengths(pyarrow, values).sum())
+
+
 def _columns(path: FilePath, names: Sequence[str]) -> tuple[str, ...]:
     """The names of a table's columns, which must differ."""
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
@@ -99,13 +147,16 @@ def _without_vectors(schema: Any, columns: Sequence[str]) -> list[str]:
 
 
 def _batches(path: FilePath, kind: str, batches: Iterator[Any]) -> Rows:
-    pyarrow, number = _pyarrow(path), 0
+    pyarrow, number = _pyarrow(path, "compute"), 0
+    unpacked = Unpacked(path, os.stat(path).st_size)
     try:
         for batch in batches:
             batch.validate(full=True)  # a damaged one could read outside its memory
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
+            unpacked.add(sum(_size(pyarrow, column) for column in batch.columns), batch.num_rows)
+            for begin in range(0, batch.num_rows, ROWS_AT_A_TIME):
+                for row in batch.slice(begin, ROWS_AT_A_TIME).to_pylist():
+                    number += 1
+                    yield number, row
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise _broken(path, kind, error, number + 1) from None
 
