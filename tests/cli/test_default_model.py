@@ -9,12 +9,7 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
-from rankwell import Ranker
-from rankwell.cli import demo
-=======
-from rankwell import sample
->>>>>>> help-c
+from rankwell import Ranker, sample
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.models.checkpoints import names
