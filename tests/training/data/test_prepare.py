@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,10 @@ def test_bad_choices_are_found_before_training(data: Path, tmp_path: Path) -> No
     pool = tmp_path / "pool"
     with pytest.raises(RankwellError, match="no split is called 'trian'"):
         prepare(recipe_for(data, data__train="trian"), pool)
+    (texts := tmp_path / "texts").mkdir()
+    shutil.copy(data / "collection.tsv", texts)
+    with pytest.raises(RankwellError, match="texts has no judged queries, which every recipe needs"):
+        prepare(recipe_for(texts), pool)
     with pytest.raises(InputError, match="has a grade of 2 or more, so there is nothing to learn from"):
         prepare(recipe_for(data, data__relevance=2), pool)
     with pytest.raises(InputError, match="no such folder"):

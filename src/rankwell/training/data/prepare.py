@@ -201,6 +201,8 @@ def dev_name(dataset: Dataset) -> str:
     for name in DEV_NAMES:
         if name in dataset.splits:
             return name
+    if not dataset.splits:
+        raise RankwellError(f"{dataset.name} has no judged queries, which every recipe needs, if only to measure on")
     splits = ", ".join(dataset.splits)
     raise RankwellError(f"{dataset.name} has no split {' or '.join(DEV_NAMES)}; set data.dev to one of: {splits}")
 
