@@ -137,7 +137,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
         else:
             seen.add(key)
             bests = bests.after(outcome)
-            level -= outcome.level
+            level -= 0.0 if outcome.kept else outcome.level  # what is kept hands its share on
             say(line_of(outcome, task))
         if step.given and task.queries_from is not None:
             _check_headings(task, task.queries_from, bests.base)
