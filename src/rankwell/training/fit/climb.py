@@ -281,7 +281,8 @@ def line_of(result: Result, task: FitTask) -> str:
         line += f" {task.measure} {figure_of(task.parts.judged.head(result.count), result.run, task.measure)}"
         line += f" on {result.count:,} queries" if result.count < len(task.parts.judged) else ""
     if (contrast := result.contrast) is not None:
-        stays = "not shown to be worse" if "best" in result.becomes else "not kept"
+        needed = f" (needs {p_value(result.level)})" if result.level and contrast.difference > 0 else ""
+        stays = "not shown to be worse" if "best" in result.becomes else f"not kept{needed.replace('= ', '< ')}"
         line += f"  {contrast.difference:+.3f}, p {p_value(contrast.p)}{'' if result.kept else f', {stays}'}"
     elif not result.kept:
         line += "  the same settings as before"
