@@ -32,6 +32,7 @@ from rankwell.training.recipe_reader import Override
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 KEPT = {
+    "ccnu-data": ("insuranceqa", "AP"),
     "ccnu-document": ("medquad", "AP"),
     "ccnu-passage": ("insuranceqa", "AP"),
     "drbert-table3": ("insuranceqa", "RR"),
@@ -124,16 +125,23 @@ PAGES = {
     "monobert.md": [
         "claims monobert",
         "verdicts markedbert",
+        "claims markedbert-epochs",
         "verdicts markedbert-depth",
         "rows markedbert-depth",
-        "gains markedbert",
     ],
-    "results/papers/monobert.md": ["rows markedbert", "rows markedbert-depth BM25", "found-only", "claims duobert"],
+    "results/papers/monobert.md": [
+        "rows markedbert",
+        "rows markedbert-epochs",
+        "types markedbert-epochs",
+        "gains markedbert",
+        "rows markedbert-depth BM25",
+        "found-only",
+        "claims duobert",
+    ],
     "drbert.md": [
         "claims drbert-parts",
         "rows drbert-parts",
         "claims drbert-cause",
-        "rows drbert-cause",
     ],
     "results/papers/drbert.md": [
         "claims drbert-table1",
@@ -149,9 +157,9 @@ PAGES = {
     ],
     "results/attention-rules/README.md": ["rules", "look-alikes"],
     "results/papers/earlier.md": ["monobert", "drbert", "marks", "recall", "documents", "one-layer"],
-    "results/papers/README.md": ["measures documents", "rows ccnu-passage"],
+    "results/papers/README.md": ["measures documents", "rows ccnu-passage", "measures ccnu-data", "rows drbert-cause"],
     "deepct.md": ["claims deepct", "rows deepct", "claims doc2query"],
-    "ccnu.md": ["claims ccnu-passage", "claims ccnu-document", "claims documents"],
+    "ccnu.md": ["claims ccnu-passage", "claims ccnu-data", "claims ccnu-document", "claims documents"],
 }
 """The tables of each page, in order."""
 
@@ -277,6 +285,19 @@ def gains(suite: str) -> list[str]:
     return lines
 
 
+def types(suite: str) -> list[str]:
+    """MarkedBERT's Table 3: the mean of each row by the type of answer, which a column of the file names."""
+    lines = [f"| {KEPT.get(suite, ('', 'RR@10'))[1]} | queries | " + " | ".join(kept(suite)["BM25"]) + " |"]
+    lines.append("|---|" + "---:|" * (1 + len(kept(suite)["BM25"])))
+    with gzip.open(RESULTS / "papers" / f"{suite}.insuranceqa.BM25.RR10.csv.gz", "rt", encoding="utf-8") as file:
+        types = np.array([line["type"] for line in csv.DictReader(file)])
+    for name in sorted({*types.tolist()} - {""}):
+        of_type = types == name
+        means = (np.mean([values[of_type].mean() for values in row.values()]) for row in kept(suite)["BM25"].values())
+        lines.append(f"| {name} | {of_type.sum()} | " + " | ".join(number(float(mean), 4) for mean in means) + " |")
+    return lines
+
+
 def suite_rows(suite: str, place: str = DEV) -> list[str]:
     """The mean, the number of seeds and the deviation between them of each row and column."""
     columns = kept(suite, place)
@@ -355,6 +376,7 @@ def table(name: str) -> list[str]:
         "rows": suite_rows,
         "split": split_words,
         "gains": gains,
+        "types": types,
         "measures": measures,
     }
     kind, *arguments = name.split()

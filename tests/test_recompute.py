@@ -124,7 +124,8 @@ def read_cached(path: Path) -> Rows:
     ("kept", "ranked", "trainings"),
     [
         ("drbert-cause.insuranceqa", "drbert-cause.insuranceqa", 6),
-        ("drbert-parts.insuranceqa.as-published", "drbert-parts.insuranceqa", 18),
+        ("drbert-parts.insuranceqa.as-published", "drbert-parts.insuranceqa", 36),
+        ("markedbert-epochs.insuranceqa.BM25", "markedbert-epochs.insuranceqa", 12),
     ],
 )
 def test_the_values_that_were_kept_are_those_of_the_rankings(kept: str, ranked: str, trainings: int) -> None:
@@ -136,7 +137,7 @@ def test_the_values_that_were_kept_are_those_of_the_rankings(kept: str, ranked: 
     judged = [line.split() for line in data.read_text(encoding="utf-8").splitlines()]
     relevant = {(qid, docid) for qid, _, docid, grade in judged if int(grade) > 0}
     values = read(KEPT / f"{kept}.RR10.csv.gz")
-    rows = {re.sub(r"[^A-Za-z0-9]+", "-", row): by_seed for row, by_seed in values.items()}
+    rows = {re.sub(r"[^A-Za-z0-9]+", "-", row).strip("-"): by_seed for row, by_seed in values.items()}
     with tarfile.open(KEPT / f"{ranked}.top10.tar.xz") as archive:
         members = archive.getmembers()
         assert len(members) == trainings
