@@ -20,8 +20,8 @@ from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.requests import RerankRequest
 from rankwell.retrieve.index import Index
-from rankwell.scale.rerank import RerankJob
-from rankwell.scale.search import ShardedIndex
+from rankwell_ray.rerank import RerankJob
+from rankwell_ray.search import ShardedIndex
 
 from .conftest import lock_holder, make_documents
 from .small_groups import PAIRS
@@ -117,7 +117,7 @@ def test_a_search_goes_on_with_what_it_has_found(
     data: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rankwell.scale.search.QUERIES_A_SHARD", 5)
+    monkeypatch.setattr("rankwell_ray.search.QUERIES_A_SHARD", 5)
     rankwell("search", data / "index", data / "queries.tsv", "--out", "one.run")
     answered, search = [], ShardedIndex.search
 
@@ -152,38 +152,6 @@ def test_weights_and_written_queries(
     assert key in Path("one.jsonl").read_bytes()
     assert Path("one.jsonl").read_bytes() == Path("two.jsonl").read_bytes()
     assert not Path("two.jsonl.shards").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["--workers", "2"], "--workers needs --ray"),
-        (["--ray", "local", "--set", "cache=scores.db"], "--set cache does not go with --ray"),
-        (["--ray", "local", "--device", "cuda:1"], "with --ray each worker gets its own GPU"),
-    ],
-)
-def test_options_that_do_not_go_together(rerank: Call, options: list[str], problem: str) -> None:
-    assert problem in rerank("out.run", *options).complaint
-
-
-@pytest.mark.parametrize("option", ["--append", "--overwrite"])
-def test_an_index_by_workers_is_a_new_one(rankwell: Call, data: Path, option: str) -> None:
-    done = rankwell("index", data / "collection.tsv", "--out", "out", "--ray", "local", option)
-    assert done.complaint == f"{option} does not go with --ray"
-
-
-def test_without_ray_the_extra_is_named(
-    rerank: Call,
-    rankwell: Call,
-    data: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    made = rankwell("index", data / "collection.tsv", "--out", "out", "--ray", "local")
-    searched = rankwell("search", data / "index", data / "queries.tsv", "--out", "s.run", "--ray", "auto")
-    for done in (rerank("out.run", "--ray", "local"), made, searched):
-        assert done.complaint == "working on a cluster needs the package ray: pip install 'rankwell[scale]'"
-    assert not list(Path().iterdir())
 
 
 def test_an_address_where_nobody_answers(

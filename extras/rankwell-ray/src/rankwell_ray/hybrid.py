@@ -18,12 +18,13 @@ from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.dense import DenseRanker, EncodedQueries, search_hybrid
-from rankwell.rank.passage_vectors import PassageVectors, VectorsJob
+from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.rankers import open_encoder
 from rankwell.rank.requests import SearchRequest
 from rankwell.retrieve.index import Index
-from rankwell.scale.search import Shard, ShardedIndex
-from rankwell.scale.workers import Cluster, for_workers
+from rankwell_ray.search import Shard, ShardedIndex
+from rankwell_ray.vectors import VectorsJob
+from rankwell_ray.workers import Cluster, for_workers
 
 
 class HybridShard(Shard):
