@@ -61,6 +61,7 @@ def test_index_and_search(rankwell: Call, data: Path) -> None:
     assert made.code == 0, made.err
     assert len(Index.open("cut").segments) == 4
     asked, options = data / "queries.tsv", ["--k", "50", "--k1", "0.8", "--set", "k2=8", "--set", "tag=mine"]
+    options += ["--set", "ignore_identical_ids=true"]
     assert rankwell("search", data / "index", asked, *options, "--out", "one.run").code == 0
     for number, more in enumerate((["--ray", "local"], ["--ray", "local", "--workers", "2"])):
         done = rankwell("search", "cut", asked, *options, *more, "--out", f"{number}.run")
@@ -70,13 +71,13 @@ def test_index_and_search(rankwell: Call, data: Path) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("share", ["0.4", "1"])
-def test_hybrid_search(rankwell: Call, data: Path, tiny_bi_encoder: Path, share: str) -> None:
+@pytest.mark.parametrize("weights", [["0.4"], ["1"], ["0.4", "--words", "0.5"]])
+def test_hybrid_search(rankwell: Call, data: Path, tiny_bi_encoder: Path, weights: list[str]) -> None:
     documents = make_documents(300)
     for folder in ("one", "two"):
         for part in range(3):
             Index.build(documents[part * 100 : (part + 1) * 100], folder, append=True)
-    options = ["--hybrid", share, "--encoder", tiny_bi_encoder, "--precision", "fp32", "--k", "20", "--b", "0.7"]
+    options = ["--hybrid", *weights, "--encoder", tiny_bi_encoder, "--precision", "fp32", "--k", "20", "--b", "0.7"]
     first = rankwell("search", "one", data / "queries.tsv", *options, "--out", "one.run")
     assert first.code == 0, first.err
     for number, workers in enumerate(("2", "1")):  # the first makes the vectors, the second finds them

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -177,8 +176,8 @@ def search(
         filter=filter,
         syntax=syntax,
     )
-    workers_of = None if cluster is None or out is None else partial(cluster.search, out)
-    result = request.execute(workers_of, name=options.get("tag"))
+    name = options.get("tag")
+    result = request.execute(name=name) if cluster is None or out is None else cluster.search(request, out, name)
     if out is None:
         print_answers(result, as_json=json, filtered=filter is not None)
         return

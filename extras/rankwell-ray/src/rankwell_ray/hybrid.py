@@ -65,7 +65,7 @@ class ShardedDense(DenseRanker):
 
 
 def search_hybrid_on(
-    cluster: Cluster, request: SearchRequest, index: Index, queries: Sequence[Query], encoder: BiEncoder | None
+    cluster: Cluster, request: SearchRequest, index: Index, queries: Sequence[Query], encoder: BiEncoder
 ) -> Run:
     """Hybrid search by the workers of a cluster, who compute missing vectors.
 
@@ -73,7 +73,6 @@ def search_hybrid_on(
     """
     share = request.hybrid
     assert share is not None
-    assert encoder is not None
     # All workers compute the vectors that ``encoder`` names, whatever each would choose on its own machine.
     computing = replace(request.computing, device=request.computing.device or "cpu")
     if computing.device == "cpu":
