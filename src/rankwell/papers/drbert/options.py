@@ -58,8 +58,3 @@ class DenoiseOptions(Options):
         description="If more than this share of the unjudged candidates exceeds `threshold`, those are hard negatives "
         "and none is dropped; 1: no limit.",
     )
-    cross_fit: int = Field(
-        default=0,
-        ge=0,
-        description="Number of folds, each scored by a model trained on the others; 0: one model scores all.",
-    )
