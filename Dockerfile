@@ -18,7 +18,7 @@ COPY pyproject.toml README.md LICENSE constraints.txt ./
 
 # Packages first: they change less often than the code, so their layer is kept.
 FROM base AS build-cpu
-ARG EXTRAS=train,serve,parquet,languages
+ARG EXTRAS=models,serve,parquet,languages
 ARG PACKAGES="torch --index-url https://download.pytorch.org/whl/cpu"
 RUN if [ -n "${PACKAGES}" ]; then pip install ${PACKAGES}; fi
 RUN mkdir -p src/rankwell recipes && touch src/rankwell/__init__.py && pip install ".[${EXTRAS}]" && pip uninstall --yes rankwell
@@ -27,7 +27,7 @@ COPY recipes recipes
 RUN pip install --no-deps .
 
 FROM base AS build-cuda
-ARG EXTRAS=train,serve,parquet,languages
+ARG EXTRAS=models,serve,parquet,languages
 RUN mkdir -p src/rankwell recipes && touch src/rankwell/__init__.py && pip install ".[${EXTRAS}]" && pip uninstall --yes rankwell
 COPY src src
 COPY recipes recipes

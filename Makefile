@@ -22,8 +22,8 @@ format: $(STAMP)  ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 
 test-scale: $(STAMP)  ## the tests that need Ray: local clusters of worker processes
-	$(PIP) -e '.[scale]'
-	$(BIN)/pytest tests/scale
+	$(PIP) -e extras/rankwell-ray
+	$(BIN)/pytest extras/rankwell-ray/tests
 
 docs: $(DEMO)  ## the pages as a web site, with a reference of the commands and the Python API: out/site/README.html
 	$(PIP) -e '.[models,serve,docs]'

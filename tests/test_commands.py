@@ -31,7 +31,7 @@ LEFT_OUT = {
     "fit insuranceqa": "a GPU and the data",
     "fit my-data --out my-system --try": "the Hugging Face hub",
     "rerank my-engine.run --queries q.tsv --collection c.tsv": "the Hugging Face hub",
-    "weigh": "Ray, and a trained model; tests/scale runs it",
+    "weigh": "a trained model; tests/papers runs it",
     "rerank mono.run": "a trained duoBERT; tests/papers runs it",
     "train distil": "MiniLM's weights, a package of its own",
     "train ccnu-document": "the shell's $PWD; tests/papers runs it",

@@ -25,7 +25,7 @@ ROWS = (
     ("inputs", "plots", "evaluation"),
     ("models", "retrieve"),
     ("rank",),
-    ("training", "serve", "scale", "adapters"),
+    ("training", "serve", "adapters"),
     ("cli",),
     ("papers",),
     ("__main__",),
@@ -123,7 +123,7 @@ def test_the_first_stage_and_evaluation_never_import_torch() -> None:
     assert len(names) > 25
     loaded = loaded_by("import importlib\nfor name in " + repr(names) + ": importlib.import_module(name)")
     assert "numba" in loaded
-    assert loaded.isdisjoint({"torch", "transformers", "tokenizers", "matplotlib", "ray", "ir_datasets"})
+    assert loaded.isdisjoint({"torch", "transformers", "tokenizers", "matplotlib", "ir_datasets"})
 
 
 def test_recipes_are_read_without_torch_and_numba() -> None:

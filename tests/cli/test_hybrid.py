@@ -76,7 +76,6 @@ def test_a_question_may_begin_with_a_number(rankwell: Call, index: Path, tiny_bi
     [
         (["--encoder", "x"], "--encoder needs --hybrid"),
         (["--device", "cpu"], "--device needs --hybrid"),
-        (["--hybrid", "0.5", "--ray", "local", "--device", "cuda:1"], "with --ray each worker gets its own GPU"),
         (["--words", "1.5"], "--words 1.5: expected a weight of more than 0 and at most 1"),
         (["--hybrid", "1.5", "--encoder", "nowhere"], "a weight of 1.5 for the bi-encoder"),
     ],

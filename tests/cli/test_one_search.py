@@ -1,4 +1,4 @@
-"""One search, whoever asks: commands, Python, the service and batch work give the same documents and scores."""
+"""One search, whoever asks: commands, Python and the service give the same documents and scores."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.models.devices import Computing
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
-from rankwell.rank.requests import RerankRequest
 from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
-from rankwell.scale.rerank import ClusterRanker, RerankJob
 from rankwell.serve.api import create_app
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
@@ -142,10 +140,6 @@ def test_re_ranking_by_a_system_gives_the_same(
     assert rankwell("rerank", "first.run", *named).code == 0
     expected = system.search(asked, K)
     assert_equal(read_run(tmp_path / "out.run"), expected)
-
-    request = RerankRequest(tmp_path / "first.run", tmp_path / "queries.tsv", "", str(system.folder), computing=EXACT)
-    batch = request.of_system(None).execute(lambda own: ClusterRanker(RerankJob.of(own, tmp_path / "shards")))
-    assert_equal(batch.run, expected)
 
 
 def test_queries_may_differ_in_their_syntax(rankwell: Call, system: System, index: Index, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_an_input_error_says_which_file_and_line() -> None:
     [
         RankwellError("no"),
         InputError("queries.tsv", 3, "no text"),
-        MissingExtraError("ray", "scale", "working on a cluster"),
+        MissingExtraError("torch", "models", "training"),
         RepeatedIdError("d1"),
     ],
     ids=lambda error: type(error).__name__,

@@ -15,7 +15,6 @@ from rankwell.evaluation.significance import (
     bootstrap_interval,
     holm,
     mean_interval,
-    mean_intervals,
     paired_t_test,
     randomisation_test,
     signed_rank_p,
@@ -151,6 +150,3 @@ def test_the_interval_is_about_two_standard_errors_around_the_mean() -> None:
     assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.3 * error)
     assert high == pytest.approx(values.mean() + 1.96 * error, abs=0.3 * error)
     assert mean_interval(np.full(9, 0.25)) == (0.25, 0.25)
-    rows = mean_intervals(np.stack([values, np.full(400, 0.25)]))
-    assert rows[0].tolist() == [values.mean(), low, high]
-    assert rows[1].tolist() == [0.25, 0.25, 0.25]

@@ -153,7 +153,7 @@ THAI = """
 import pyarrow, pyarrow.parquet
 rows = {"id": ["1", "2"], "text": ["ผึ้งทำน้ำผึ้ง", "ชาร้อน"]}
 pyarrow.parquet.write_table(pyarrow.table(rows), "thai.parquet")
-import datasets, ir_datasets, onnxruntime, ray, textblob
+import datasets, ir_datasets, onnxruntime, textblob
 """
 
 

@@ -1,25 +1,13 @@
-"""Curves drawn from plain numbers."""
+"""Pictures drawn from plain numbers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from rankwell.plots.pictures import draw_differences, draw_sweep
-
-
-def test_a_picture_has_a_line_for_each_way(tmp_path: Path) -> None:
-    random = np.random.default_rng(1)
-    x = np.arange(1.0, 5.0)
-    lines = {name: (x, np.sort(random.uniform(size=(4, 3)))[:, [1, 0, 2]]) for name in ("max", "mean")}
-    draw_sweep(lines, tmp_path / "sweep.png", option="windows", measure="RR@10")
-    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
-    one = {"max": lines["max"]}
-    draw_sweep(one, tmp_path / "one.png", option="windows", measure="RR@10")
-    assert (tmp_path / "one.png").read_bytes() != (tmp_path / "sweep.png").read_bytes()
+from rankwell.plots.pictures import draw_differences
 
 
 def test_differences_are_drawn_with_wins_ties_and_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

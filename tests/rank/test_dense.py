@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.shards import do
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
@@ -23,7 +22,7 @@ from rankwell.rank import passage_vectors
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.first_stage import GivenRun
 from rankwell.rank.fusion import Shares, fuse
-from rankwell.rank.passage_vectors import LARGEST_SHARD, SMALLEST_SHARD, PassageVectors, VectorsJob, shard_size
+from rankwell.rank.passage_vectors import LARGEST_SHARD, SMALLEST_SHARD, PassageVectors, shard_size
 from rankwell.rank.system import System
 from rankwell.rank.vector_search import _on_device, search_vectors
 from rankwell.retrieve.index import Index
@@ -126,17 +125,6 @@ def test_the_larger_the_model_the_smaller_its_shards(encoder: BiEncoder, monkeyp
     assert shard_size(encoder) == 4096  # of at most 32 tokens
     monkeypatch.setattr(encoder.encoder, "config", dataclasses.replace(config, num_hidden_layers=24, hidden_size=4096))
     assert shard_size(encoder) == SMALLEST_SHARD
-
-
-def test_vectors_are_computed_as_a_job(
-    store: DocumentStore, encoder: BiEncoder, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
-    expected = whole.encode_documents([document.contents for document in DOCUMENTS])
-    do(VectorsJob(store.folder, str(tiny_bi_encoder), Computing("cpu")))
-    assert PassageVectors.is_complete(store, whole)
-    monkeypatch.setattr(BiEncoder, "encode_tokens", None)  # nothing is computed again
-    np.testing.assert_allclose(PassageVectors.open(store, whole).at(np.arange(12)), expected, atol=1e-3)
 
 
 def test_vectors_in_int8_are_others_unless_exact_ones_are_stored(

@@ -1,15 +1,14 @@
-"""A request for a search: what it finds, refuses and records, and who searches."""
+"""A request for a search: what it finds, refuses and records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.records import Document, Query, Run
+from rankwell.corpus.records import Document, Query
 from rankwell.rank.requests import SearchRequest
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
@@ -28,14 +27,6 @@ def test_the_run_is_the_indexs(request_: SearchRequest) -> None:
     assert dict(result.run) == dict(Index.open(request_.index).search([Query("q1", "honey")], BM25(k1=0.7), k=5))
     assert (result.run.name, request_.execute(name="mine").run.name) == ("BM25", "mine")
     assert result.report == "1 of 2 queries, 2 documents"
-
-
-def test_workers_search_in_place_of_this_process(request_: SearchRequest) -> None:
-    def search(request: SearchRequest, index: Index, queries: Sequence[Query], encoder: object) -> Run:
-        assert (request, len(index), [query.qid for query in queries], encoder) == (request_, 3, ["q1", "q2"], None)
-        return Run({}, name="theirs")
-
-    assert request_.execute(search).run.name == "theirs"
 
 
 def test_a_wrong_share_is_refused_before_anything_is_read(tmp_path: Path) -> None:

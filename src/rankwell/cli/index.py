@@ -142,7 +142,6 @@ def index(
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.languages import LANGUAGES
     from rankwell.corpus.sources import resolve_documents
-    from rankwell.scale.build import IndexJob, build_index
 
     begin = time.monotonic()
     allow_uncompiled()
@@ -157,9 +156,9 @@ def index(
     analyzer = Analyzer.of(language or "en", stop_words=stop_words, identifiers=identifiers, title_weight=title_weight)
     columns = Columns(id_field, text_field, title_field)
     if cluster is not None:
-        parts = options.get("segment_documents", SEGMENT_DOCUMENTS)
-        job = IndexJob(collection, out.absolute(), parts, analyzer, store, columns, passages)
-        made = build_index(job, cluster)
+        kept = {"analyzer": analyzer, "store": store, "columns": columns, "passages": passages}
+        documents_each = options.get("segment_documents", SEGMENT_DOCUMENTS)
+        made = cluster.build_index(collection, out.absolute(), documents=documents_each, **kept)
     else:
         same = (append or update) and not (language or stop_words or identifiers or weight)
         building = {"analyzer": None if same else analyzer, "store": store}

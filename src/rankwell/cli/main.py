@@ -36,7 +36,6 @@ EXTRAS = {
     **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "serve"),
     "matplotlib": "plots",
-    "ray": "scale",
 }
 """The extra that installs a package, for the error message when it is missing."""
 

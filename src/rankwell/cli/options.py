@@ -20,7 +20,7 @@ from rankwell.rank.defaults import UNFITTED
 
 if TYPE_CHECKING:
     from rankwell.rank.requests import RunResult
-    from rankwell.scale.workers import Cluster
+    from rankwell_ray.commands import CommandCluster
 
 
 def output_file(path: Path | None) -> Path | None:
@@ -37,7 +37,7 @@ def output_folder(path: Path | None) -> Path | None:
     return path
 
 
-def check_run(path: Path | None, tag: str | None, cluster: Cluster | None) -> None:
+def check_run(path: Path | None, tag: str | None, cluster: CommandCluster | None) -> None:
     """Raise unless a run called ``tag`` can be written to ``path``. Work on a cluster needs a file to resume for."""
     if tag is not None:
         from rankwell.corpus.formats.lines import writable_id
@@ -234,10 +234,8 @@ WorkersOption = Annotated[
 ]
 
 
-def cluster_of(context: typer.Context, *excluded: str) -> Cluster | None:
+def cluster_of(context: typer.Context, *excluded: str) -> CommandCluster | None:
     """The cluster that the command's --ray names, if any; it excludes the options ``excluded``."""
-    from rankwell.scale.workers import Cluster, import_ray
-
     needs(context, {"workers": "ray"})
     ray, device = context.params["ray"], context.params.get("device")
     if ray is None:
@@ -245,5 +243,8 @@ def cluster_of(context: typer.Context, *excluded: str) -> Cluster | None:
     excludes(context, "--ray", *excluded)
     if device is not None and ":" in device:
         raise RankwellError(f"--device {device}: with --ray each worker gets its own GPU; use --device cuda")
-    import_ray()
-    return Cluster(ray, context.params["workers"], gpus=1 if device == "cuda" else 0)
+    try:
+        from rankwell_ray.commands import CommandCluster
+    except ModuleNotFoundError:
+        raise RankwellError("--ray needs the package rankwell-ray: pip install rankwell-ray") from None
+    return CommandCluster(ray, context.params["workers"], gpus=1 if device == "cuda" else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -164,14 +165,13 @@ def rerank(
     --device cuda gives each worker a GPU.
     """
     from rankwell.core.errors import RankwellError
-    from rankwell.core.shards import remove_shards, shards_folder
+    from rankwell.core.shards import remove_shards
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.sources import is_question
     from rankwell.models.devices import Computing
     from rankwell.rank.requests import RerankRequest
     from rankwell.rank.system import DEPTH
     from rankwell.rank.texts import is_system
-    from rankwell.scale.rerank import ClusterRanker, RerankJob
 
     needs(context, {"encoder": ("blend", "hybrid"), "normalise": ("fuse", "blend")})
     cluster = cluster_of(context, "cache")
@@ -212,11 +212,8 @@ def rerank(
     elif collection is None:
         raise RankwellError("--collection is missing: the documents, unless --model is a system")
     request.check(ray=ray)
-    on_cluster = None
-    if cluster is not None and out is not None:
-        folder = shards_folder(out)
-        on_cluster = lambda resolved: ClusterRanker(RerankJob.of(resolved, folder), cluster)  # noqa: E731
-    result = request.execute(on_cluster, name=tag)
+    scorer = None if cluster is None or out is None else partial(cluster.ranker, out)
+    result = request.execute(scorer, name=tag)
     if out is None:
         print_answers(replace(result, run=result.run.head(k)), as_json=json)
         return

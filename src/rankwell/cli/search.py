@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -32,10 +31,6 @@ from rankwell.cli.options import (
     write_result,
 )
 from rankwell.models.checkpoints.names import DEFAULT
-
-if TYPE_CHECKING:
-    from rankwell.rank.requests import SearchWorkers
-    from rankwell.scale.workers import Cluster
 
 RUN_DEPTH = 1000
 SETTINGS: dict[str, Any] = {
@@ -181,25 +176,11 @@ def search(
         filter=filter,
         syntax=syntax,
     )
-    result = request.execute(_workers(cluster, hybrid, out), name=options.get("tag"))
+    name = options.get("tag")
+    result = request.execute(name=name) if cluster is None or out is None else cluster.search(request, out, name)
     if out is None:
         print_answers(result, as_json=json, filtered=filter is not None)
         return
     write_result(result, out, options.get("format", "trec"))
     if cluster is not None:
         remove_shards(out)
-
-
-def _workers(cluster: Cluster | None, hybrid: float | None, out: Path | None) -> SearchWorkers | None:
-    """The workers of --ray."""
-    if cluster is None or out is None:
-        return None
-    from rankwell.core.shards import shards_folder
-
-    if hybrid is None:
-        from rankwell.scale.search import search_on
-
-        return lambda request, index, queries, _: search_on(cluster, shards_folder(out), request, index, queries)
-    from rankwell.scale.hybrid import search_hybrid_on
-
-    return partial(search_hybrid_on, cluster)

@@ -237,7 +237,7 @@ class Job(Protocol):
 
 
 class Workers(Protocol):
-    """Processes that work on a job together, such as those of :class:`rankwell.scale.workers.Cluster`."""
+    """Processes that work on a job together, such as those of ``rankwell_ray.workers.Cluster``."""
 
     def run(self, job: Job, shards: Shards, description: str) -> None:
         """Let every worker do shards of ``job`` until none is left."""

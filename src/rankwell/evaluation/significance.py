@@ -188,11 +188,6 @@ def mean_interval(values: Values) -> Interval:
     return bootstrap_interval(values, np.zeros_like(values), rounds=MEAN_ROUNDS)
 
 
-def mean_intervals(values: Values) -> Values:
-    """The mean of each row, with the ends of its 95 % bootstrap interval: (rows, queries) → (rows, 3)."""
-    return np.array([(row.mean(), *mean_interval(row)) for row in values])
-
-
 def batches(rounds: int, width: int) -> list[int]:
     """``rounds`` in parts that fit in memory."""
     size = max(1, CELLS_AT_ONCE // width)

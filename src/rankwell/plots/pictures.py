@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankwell.core.arrays import Values
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.files import atomic_binary, atomic_text
 from rankwell.corpus.analyser import Analyzer, Word
@@ -119,44 +118,6 @@ def words_and_gaps(text: str, analyzer: Analyzer) -> Iterator[tuple[str, Word | 
         done = word.end
     if done < len(text):
         yield text[done:], None
-
-
-# Curves: a measure over an option's values, and per-query differences
-
-
-Line = tuple[Values, Values]
-"""The option's values (X,) and, for each, the mean with the ends of its interval (X, 3)."""
-
-DODGE = 0.008
-"""Distance between the points of two lines at the same value, as a share of the axis."""
-
-
-def draw_sweep(lines: Mapping[str, Line], path: Path, *, option: str, measure: str) -> None:
-    """Draw one line with error bars per name."""
-    figure, axes = new_picture("drawing a sweep", 5.4, 3.4)
-    # Error bars of different lines stand beside each other instead of overlapping.
-    width = max(float(np.ptp(x)) for x, _ in lines.values()) * DODGE
-    for place, (name, (x, intervals)) in enumerate(lines.items()):
-        mean, low, high = intervals.T
-        axes.errorbar(
-            x + width * (place - (len(lines) - 1) / 2),
-            mean,
-            yerr=np.maximum([mean - low, high - mean], 0.0),
-            marker="o",
-            markersize=3.5,
-            linewidth=1.2,
-            elinewidth=0.6,
-            label=name,
-        )
-    axes.set_xlabel(option)
-    axes.set_ylabel(measure)
-    if all(float(value).is_integer() for x, _ in lines.values() for value in x):
-        from matplotlib.ticker import MaxNLocator
-
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(lines) > 1:
-        axes.legend(frameon=False, fontsize=8)
-    save_picture(figure, path)
 
 
 def draw_differences(differences: Sequence[float], path: Path, *, title: str, measure: str) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -29,8 +28,6 @@ from rankwell.corpus.stored_vectors import MERGED, VECTORS, WORDS, Half, WordSha
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.compute import map_lanes
-from rankwell.models.devices import DEFAULT_COMPUTING, Computing
-from rankwell.rank.rankers import open_encoder
 from rankwell.rank.vector_records import Codes
 from rankwell.rank.vector_search import has_kernel
 from rankwell.rank.word_codes import (
@@ -68,9 +65,9 @@ class PassageVectors:
     @classmethod
     def open(cls, store: DocumentStore, encoder: BiEncoder, *, shard_size: int | None = None) -> PassageVectors:
         """Open the vectors stored beside the store's texts, after computing those that are missing."""
-        shards = _shards(store, encoder, shard_size)
+        shards = vector_shards(store, encoder, shard_size)
         if shards.pending():
-            _compute(store, encoder, shards)
+            compute_vectors(store, encoder, shards)
             _remove_known(store, encoder.name)
         width = encoder.width
         return cls(merge_shards(shards, partial(vector_blocks, width=width)) if store.writable else shards, width)
@@ -78,7 +75,7 @@ class PassageVectors:
     @staticmethod
     def is_complete(store: DocumentStore, encoder: BiEncoder) -> bool:
         """Whether all vectors are stored."""
-        return not _shards(store, encoder).pending()
+        return not vector_shards(store, encoder).pending()
 
     def __len__(self) -> int:
         return self._count
@@ -165,9 +162,9 @@ class PassageWords:
         If the documents' own vectors are missing, too, both are computed in one pass. Dense layers do not change words.
         """
         encoder = encoder.base or encoder
-        shards = _shards(store, encoder, words=True)
+        shards = vector_shards(store, encoder, words=True)
         if shards.pending():
-            _compute(store, encoder, _shards(store, encoder), shards)
+            compute_vectors(store, encoder, vector_shards(store, encoder), shards)
             _remove_known(store, encoder.name + WORDS)
         shards = merge_shards(shards, _word_blocks) if store.writable else shards
         return cls(shards, PassageVectors.open(store, encoder), encoder.device)
@@ -175,7 +172,7 @@ class PassageWords:
     @staticmethod
     def is_complete(store: DocumentStore, encoder: BiEncoder) -> bool:
         """Whether all word vectors are stored."""
-        return not _shards(store, encoder.base or encoder, words=True).pending()
+        return not vector_shards(store, encoder.base or encoder, words=True).pending()
 
     def matches(self, numbers: Rows, query: Vectors) -> tuple[Vectors, Rows]:
         """For each of these documents the word that is most similar to each word of a query (Q, W).
@@ -213,29 +210,7 @@ class PassageWords:
         return similarities, places
 
 
-@dataclass(frozen=True)
-class VectorsJob:
-    """Computing the vectors of a store's documents, for the workers of a cluster."""
-
-    store: Path
-    encoder: str
-    computing: Computing = DEFAULT_COMPUTING
-
-    def prepare(self) -> Shards:
-        """See :class:`~rankwell.core.shards.Job`. Tokenises the documents, once for all workers."""
-        encoder = open_encoder(self.encoder, replace(self.computing, device="cpu"))
-        store = DocumentStore.open(self.store)
-        shards = _shards(store, encoder)
-        if shards.pending() and encoder.takes_tokens:
-            StoredTokens.open(store.documents, encoder.tokenizer)
-        return shards
-
-    def work(self, shards: Shards) -> None:
-        """See :class:`~rankwell.core.shards.Job`."""
-        _compute(DocumentStore.open(self.store), open_encoder(self.encoder, self.computing), shards)
-
-
-def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Shards | None = None) -> None:
+def compute_vectors(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Shards | None = None) -> None:
     """Compute the shards that are not done, of the documents' vectors or of their ``words``. Those kept are copied.
 
     With words, the documents' vectors that are missing are stored in the same pass.
@@ -305,7 +280,7 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards, words: Sh
     map_shards(words or shards, work, description=f"computing {'vectors' if wants else 'word vectors'}{precision}")
 
 
-def _shards(store: DocumentStore, encoder: BiEncoder, size: int | None = None, *, words: bool = False) -> Shards:
+def vector_shards(store: DocumentStore, encoder: BiEncoder, size: int | None = None, *, words: bool = False) -> Shards:
     """The shards of the encoder's vectors, or of its word vectors.
 
     Those of the exact ones if they are complete, made on a GPU, say.

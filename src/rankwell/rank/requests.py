@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.progress import duration
@@ -33,9 +33,6 @@ from rankwell.rank.texts import Texts, find_index, is_system, open_texts, worth_
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
-if TYPE_CHECKING:
-    from rankwell.models.bi_encoder import BiEncoder
-
 DEEP = 1000
 """The depth of the literature, for comparison."""
 FEW = 1000
@@ -50,9 +47,6 @@ class RunResult:
     report: str
     queries: Sequence[Query]
     texts: Texts
-
-
-SearchWorkers = Callable[["SearchRequest", Index, Sequence[Query], "BiEncoder | None"], Run]
 
 
 @dataclass(frozen=True)
@@ -91,38 +85,31 @@ class SearchRequest:
         if self.words is not None and not 0 < self.words <= 1:
             raise RankwellError(f"--words {self.words:g}: expected a weight of more than 0 and at most 1")
 
-    def execute(self, workers: SearchWorkers | None = None, *, name: str | None = None) -> RunResult:
-        """Search. By default the run is called BM25, hybrid or dense.
-
-        If ``workers`` search in place of this process, they have the GPUs. They get the request, the index, the queries
-        and the request's bi-encoder, if it has one, on the CPU.
-        """
+    def execute(self, *, name: str | None = None) -> RunResult:
+        """Search. By default the run is called BM25, hybrid or dense."""
         self.check()
-        system, queries = self.open(workers is not None), read_questions(self.queries, self.columns)
-        k = self.k + self.ignore_identical_ids
-        if workers is None:
-            run = system.search(queries, k, threads=self.threads, filter=self.filter, syntax=self.syntax)
-        else:
-            first = system.first_stage
-            encoder = None if self.hybrid is None else first.dense.encoder
-            deep = max(k, first.words_depth) if self.words else k
-            run = first.add_words(workers(replace(self, k=deep), system.index, queries, encoder), queries).head(k)
+        system, queries = self.open(), read_questions(self.queries, self.columns)
+        run = system.search(queries, self.depth, threads=self.threads, filter=self.filter, syntax=self.syntax)
+        return self.result(run, queries, system.index, name)
+
+    @property
+    def depth(self) -> int:
+        """The documents to find for each query."""
+        return self.k + self.ignore_identical_ids
+
+    def result(self, run: Run, queries: Sequence[Query], index: Index, name: str | None) -> RunResult:
+        """What was found, as it is written and reported."""
         run = Run(run, name=name or run.name)
         if self.ignore_identical_ids:
             run = run.without_identical_ids().head(self.k)
         report = f"{len(run):,} of {len(queries):,} queries, {sum(map(len, run.values())):,} documents"
-        return RunResult(run, report, queries, system.index)
+        return RunResult(run, report, queries, index)
 
-    def open(self, for_workers: bool = False) -> System:
-        """Open what is searched; its bi-encoder is on the CPU if workers have the GPUs."""
-        computing = self.computing
-        if for_workers:
-            # Workers with GPUs compute exact vectors, whatever this machine would choose.
-            exact = computing.device not in (None, "cpu")
-            computing = replace(computing, device="cpu", precision="fp32" if exact else computing.precision)
+    def open(self) -> System:
+        """Open what is searched."""
         return open_searchable(
             self.index,
-            computing,
+            self.computing,
             bm25=self.bm25,
             hybrid=self.hybrid,
             words=self.words,

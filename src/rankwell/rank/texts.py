@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -132,17 +131,6 @@ def distinct(values: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
 def worth_keeping(texts: Texts, run: Run) -> bool:
     """Whether a run needs enough documents for it to pay to tokenise the whole collection once."""
     return len(_documents(run)) >= WORTH_KEEPING * len(texts)
-
-
-def digest_texts(texts: Texts, run: Run) -> str:
-    """A hash of the texts of a run's documents, independent of where they are stored."""
-    whole = hashlib.blake2b(digest_size=12)
-    docids = sorted(_documents(run))
-    for begin in range(0, len(docids), 4096):
-        some = docids[begin : begin + 4096]
-        for docid, text in zip(some, texts.texts(some), strict=True):
-            whole.update(f"{docid}\0{text}\0".encode("utf-8", "surrogatepass"))
-    return whole.hexdigest()
 
 
 def _documents(run: Run) -> dict[str, None]:

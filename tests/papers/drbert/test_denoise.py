@@ -18,7 +18,7 @@ from rankwell.corpus.formats import read_run
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.papers.drbert.denoise import AUDIT_COLUMNS, REASONS, Audit, cross_fit, denoise
+from rankwell.papers.drbert.denoise import AUDIT_COLUMNS, REASONS, Audit, denoise
 from rankwell.papers.drbert.options import DenoiseOptions
 from rankwell.retrieve.index import Index
 from rankwell.sample import FOLDER
@@ -173,31 +173,6 @@ def test_kept_candidates_are_read_back_the_same(tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(again, column), getattr(kept, column))
     assert again.docids.strings(again.documents) == list("bcdief")
     assert read_run(path)["p"].docids == ("b", "c", "d")
-
-
-def test_no_query_is_scored_by_a_model_that_saw_it() -> None:
-    candidates = make([[1] + [UNJUDGED] * (1 + i % 4) for i in range(11)])
-    calls = []
-
-    def score(train: TrainingCandidates, held_out: TrainingCandidates) -> np.ndarray:
-        assert set(train.qids).isdisjoint(held_out.qids)
-        assert set(train.qids) | set(held_out.qids) == set(candidates.qids)
-        assert set(train.documents).isdisjoint(held_out.documents)
-        calls.append(held_out.qids)
-        return held_out.documents / 1000
-
-    p = cross_fit(candidates, 4, 5, score)
-    assert sorted(len(qids) for qids in calls) == [2, 3, 3, 3]
-    assert sorted(qid for qids in calls for qid in qids) == sorted(candidates.qids)
-    np.testing.assert_allclose(p, candidates.documents / 1000, rtol=1e-6)
-
-
-def test_a_fold_scored_with_something_else_is_an_error() -> None:
-    candidates = make([[1, UNJUDGED]] * 4)
-    with pytest.raises(RankwellError, match="expected a probability"):
-        cross_fit(candidates, 2, 0, lambda train, held_out: np.full(len(held_out), 7.0))
-    with pytest.raises(ValueError, match="for 4 candidates"):
-        cross_fit(candidates, 2, 0, lambda train, held_out: np.zeros(len(train) + 1))
 
 
 def test_unjudged_copies_of_relevant_passages_are_found(tmp_path: Path) -> None:

@@ -226,26 +226,6 @@ def test_every_place_is_masked_equally_often() -> None:
     assert stats.chisquare(counts[2:38]).pvalue > 0.01
 
 
-def test_whole_words_are_masked_together() -> None:
-    task = task_over(documents([90] * 200), max_length=80, short=0.0, whole_word=True)
-    words, chosen_words, fates = 0, 0, np.zeros(3, np.int64)
-    for epoch in range(5):
-        pairs = task.pairs(np.arange(200), epoch)
-        sequence = np.repeat(np.arange(len(pairs)), pairs.sequences.lengths())
-        _, group = np.unique(sequence * 1000 + pairs.sequences.words, return_inverse=True)
-        size, hit = np.bincount(group), np.bincount(group, pairs.targets >= 0)
-        assert set(np.unique(hit / size)) == {0.0, 1.0}
-        gone = np.bincount(group, pairs.sequences.tokens == MASK)
-        kept = np.bincount(group, pairs.sequences.tokens == pairs.targets)
-        fates += [(gone[hit > 0] == size[hit > 0]).sum(), 0, (kept[hit > 0] == size[hit > 0]).sum()]
-        words += len(size) - 3 * len(pairs)
-        chosen_words += int((hit > 0).sum())
-        assert (size[hit > 0] > 1).any()
-    fates[1] = chosen_words - fates.sum()
-    assert chosen_words / words == pytest.approx(0.15, abs=0.001)
-    assert stats.chisquare(fates, chosen_words * np.array([0.8, 0.1, 0.1])).pvalue > 0.01
-
-
 def test_at_least_one_piece_is_masked_and_unknown_words_never() -> None:
     source = documents([4] * 50, split=0)
     source.pieces.ids[::4] = UNK
@@ -256,9 +236,8 @@ def test_at_least_one_piece_is_masked_and_unknown_words_never() -> None:
     assert (pairs.sequences.tokens == UNK).sum() >= 50
 
 
-@pytest.mark.parametrize("whole_word", [False, True])
-def test_masking_leaves_the_groups_of_strm_as_the_text_has_them(mixed: Source, whole_word: bool) -> None:
-    pairs = task_over(mixed, max_length=64, whole_word=whole_word).pairs(np.arange(len(mixed)))
+def test_masking_leaves_the_groups_of_strm_as_the_text_has_them(mixed: Source) -> None:
+    pairs = task_over(mixed, max_length=64).pairs(np.arange(len(mixed)))
     continues = {int(piece): bool(flag) for piece, flag in zip(mixed.pieces.ids, mixed.pieces.continues, strict=True)}
     joined = np.array([continues.get(int(token), False) for token in restored(pairs)])
     begins = np.concatenate([[0], pairs.sequences.ends[:-1]])

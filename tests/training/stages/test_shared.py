@@ -203,14 +203,6 @@ def test_a_second_call_does_nothing_and_an_edited_stage_is_done_again(
     assert [line.rsplit(": ")[-1] for line in said] == ["done before"] * 3 + ["running"]
 
 
-def test_cross_fitting_trains_a_model_for_each_fold(trained: tuple[Path, Trained], data: Path, start: Path) -> None:
-    changes = {"stages.denoise.cross_fit": 2, "stages.listwise": "off", "stages.pointwise.epochs": 1}
-    run(data, start, trained[0].parent / "folds", **changes)
-    (folder,) = (trained[0].parent / "folds" / "stages").glob("*-denoise-*")
-    assert sorted(path.name for path in folder.glob("fold-*")) == ["fold-0", "fold-1"]
-    assert json.loads((folder / "audit.json").read_text())["candidates"] > 0
-
-
 def test_a_judge_that_takes_too_many_for_relevant_is_not_believed(
     trained: tuple[Path, Trained], data: Path, start: Path
 ) -> None:

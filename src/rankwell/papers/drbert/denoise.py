@@ -7,10 +7,8 @@ noise. If all negatives of a query are, it keeps the one with the lowest p.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +21,13 @@ from rankwell.core.manifest import write_json
 from rankwell.core.progress import track
 from rankwell.corpus.formats.lines import write_lines
 from rankwell.corpus.records import Query, Ranking, Run
-from rankwell.evaluation.cross_validation import check_folds
-from rankwell.inputs.stored import StoredTokens
 from rankwell.papers.drbert.options import DenoiseOptions
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import Texts
 from rankwell.training.data.candidates import Mask, TrainingCandidates, write_candidates
-from rankwell.training.data.sampling import draw
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, TRAINING, FinishedStage, StageKind, StageResult, Work, write_once
-from rankwell.training.stage_options.ranking import PointwiseOptions
-from rankwell.training.stages.shared import load_ranker, ranker_tokens, train_ranker, training_candidates
+from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work, write_once
+from rankwell.training.stages.shared import training_candidates
 
 Probabilities = NDArray[np.float32]
 
@@ -87,7 +81,7 @@ class Audit:
             if mask.any()
         }
         return {
-            "options": self.options.model_dump(exclude={"cross_fit"}),
+            "options": self.options.model_dump(),
             "queries": len(candidates.qids),
             "candidates": len(candidates),
             "unjudged": int(candidates.unjudged.sum()),
@@ -153,26 +147,6 @@ def denoise(
     return candidates.where(~audit.noise), audit
 
 
-def cross_fit(
-    candidates: TrainingCandidates,
-    folds: int,
-    seed: int,
-    score: Callable[[TrainingCandidates, TrainingCandidates], NDArray[np.floating]],
-) -> Probabilities:
-    """p(relevant) of every candidate from a model that did not see its query.
-
-    ``score(others, fold)`` trains on the candidates of the other folds and gives p of each candidate of this one.
-    """
-    check_folds(len(candidates.qids), folds)
-    fold_of = np.random.default_rng(seed).permutation(len(candidates.qids)) % folds
-    p = np.empty(len(candidates), np.float32)
-    for fold in range(folds):
-        held_out = candidates.take(np.flatnonzero(fold_of == fold))
-        probabilities = score(candidates.take(np.flatnonzero(fold_of != fold)), held_out)
-        p[np.repeat(fold_of == fold, candidates.lengths)] = _checked(held_out, probabilities)
-    return p
-
-
 def _checked(candidates: TrainingCandidates, p: NDArray[np.floating]) -> Probabilities:
     if p.shape != (len(candidates),):
         raise ValueError(f"{p.shape} probabilities for {len(candidates)} candidates")
@@ -215,14 +189,9 @@ def check(work: Work, stage: RecipeStage[DenoiseOptions]) -> None:
 
 def run(work: Work, stage: RecipeStage[DenoiseOptions], folder: Path) -> StageResult:
     """Drop the unjudged candidates that are probably relevant, and write an audit."""
-    options, judge = stage.options, _judge(work).folder / "model"
-    candidates = training_candidates(work)
-    if options.cross_fit:
-        documents = ranker_tokens(work, load_ranker(work, judge))
-        p = cross_fit(candidates, options.cross_fit, work.seed, _score_folds(work, folder, documents))
-    else:
-        p = _probabilities(work, judge, candidates)
-    remaining, audit = denoise(candidates, p, options)
+    options, candidates = stage.options, training_candidates(work)
+    judge = next(done for done in reversed(work.done) if done.stage.kind == "pointwise")
+    remaining, audit = denoise(candidates, _probabilities(work, judge.folder / "model", candidates), options)
     if audit.doubted:
         warnings.warn(
             f"noise reduction drops nothing: {audit.doubted:.1%} of the unjudged candidates have p above "
@@ -240,11 +209,6 @@ def run(work: Work, stage: RecipeStage[DenoiseOptions], folder: Path) -> StageRe
     return StageResult(candidates=path, figures=audit.figures())
 
 
-def _judge(work: Work) -> FinishedStage:
-    """The last pointwise stage, whose model tells noise from negatives."""
-    return next(done for done in reversed(work.done) if done.stage.kind == "pointwise")
-
-
 def _probabilities(work: Work, model: Path, candidates: TrainingCandidates) -> NDArray[np.float32]:
     """p(relevant) of each candidate by a trained ranker."""
     ranker = Ranker.from_pretrained(model, engine=work.engine)
@@ -260,24 +224,6 @@ def _probabilities(work: Work, model: Path, candidates: TrainingCandidates) -> N
         scores = dict(scored[qid])
         p[begin:end] = [scores[docid] for docid in docids[begin:end]]
     return p
-
-
-def _score_folds(work: Work, folder: Path, documents: StoredTokens) -> Callable[..., NDArray[np.float32]]:
-    """A function that trains on all folds but one, as the pointwise stage did, and scores that one."""
-    numbers, judge = count(), _judge(work)
-    assert isinstance(judge.stage.options, PointwiseOptions)
-    options = judge.stage.options.model_copy(update={"best": "last"})
-
-    def score(others: TrainingCandidates, held_out: TrainingCandidates) -> NDArray[np.float32]:
-        number = next(numbers)
-        place = folder / f"fold-{number}"
-        if not (place / "model").is_dir():
-            ranker = load_ranker(work, judge.work.model)
-            lists = partial(draw, others, options.plan(), work.seed)
-            train_ranker(work, options, place, ranker, others.qids, documents, lists, None, f"fold {number + 1}")
-        return _probabilities(work, place / "model", held_out)
-
-    return score
 
 
 STAGES.register("denoise")(StageKind(DenoiseOptions, run, check, reads=TRAINING - {"dev"}))

@@ -16,8 +16,7 @@ class PretrainOptions(TrainingOptions):
     # The paper: 5 epochs, 128 a step, 1e-6 for BERT-large.
     batch: int = Field(default=128, ge=1, description="Span pairs per optimiser step, over all devices.")
     learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate (paper: 1e-6).")
-    masked: float = Field(default=0.15, gt=0, lt=1, description="Share of the tokens (or words) that are masked.")
-    whole_word: bool = Field(default=False, description="Mask all tokens of a word together.")
+    masked: float = Field(default=0.15, gt=0, lt=1, description="Share of the tokens that are masked.")
     other: float = Field(
         default=0.5, ge=0, le=1, description="Share of pairs whose second span comes from another passage."
     )
@@ -57,9 +56,4 @@ class DenoiseOptions(Options):
         le=1,
         description="If more than this share of the unjudged candidates exceeds `threshold`, those are hard negatives "
         "and none is dropped; 1: no limit.",
-    )
-    cross_fit: int = Field(
-        default=0,
-        ge=0,
-        description="Number of folds, each scored by a model trained on the others; 0: one model scores all.",
     )

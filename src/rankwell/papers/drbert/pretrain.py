@@ -1,7 +1,7 @@
 """``pretrain``: BERT's two tasks on the user's collection. Leaves a checkpoint without a ranking head.
 
 A pair of spans ``[CLS] A [SEP] B [SEP]`` is drawn from every passage in every epoch. *Masked language model*: 15 % of
-the pieces (or of whole words) are to be predicted. *Next sentence prediction*: in half of the pairs B continues A, in
+the pieces are to be predicted. *Next sentence prediction*: in half of the pairs B continues A, in
 the others it comes from another passage. The loss is the sum of the two mean cross entropies.
 
 Pairs are drawn batch by batch, so memory does not grow with the collection. Word ids and last pieces are those of the
@@ -241,14 +241,12 @@ class PretrainingTask(Task):
         targets = np.empty(len(sequences.tokens), np.int32)
         mask_pieces(
             sequences.tokens,
-            sequences.words,
             sequences.ends,
             keys,
             self._vocabulary.ordinary,
             self._ordinary_ids,
             self._vocabulary.mask,
             options.masked,
-            options.whole_word,
             targets,
         )
         return SpanPairs(sequences, targets, following)

@@ -209,49 +209,42 @@ def choose_spans(
 @native()
 def mask_pieces(
     tokens: NDArray[np.int32],
-    words: NDArray[np.int32],
     ends: NDArray[np.int64],
     keys: NDArray[np.uint64],
     ordinary: NDArray[np.bool_],
     ordinary_ids: NDArray[np.int32],
     mask: int,
     share: float,
-    whole_word: bool,
     targets: NDArray[np.int32],
 ) -> None:
     """Mask ``tokens`` in place; ``targets`` is what stood where something is to be predicted, -1 elsewhere.
 
-    A unit is a piece or, with ``whole_word``, all pieces of a word. Of a sequence's units the ``share`` is chosen,
-    rounded at random and at least one, each set equally likely. Of those chosen, 80 % become ``mask``, 10 % random
-    pieces, 10 % stay. What is not ``ordinary`` (special tokens, unknown words) is never chosen.
+    Of a sequence's pieces the ``share`` is chosen, rounded at random and at least one, each set equally likely. Of
+    those chosen, 80 % become ``mask``, 10 % random pieces, 10 % stay. What is not ``ordinary`` (special tokens, unknown
+    words) is never chosen.
     """
     begin = 0
     for i in range(len(ends)):
         key, counter, end = keys[i], _MASKS, ends[i]
-        units = 0
+        pieces = 0
         for j in range(begin, end):
             targets[j] = -1
-            opens = not whole_word or j == begin or words[j] != words[j - 1]
-            units += ordinary[tokens[j]] and opens
-        left = min(units, max(1, np.int64(units * share + _uniform(key, counter))))
-        j = begin
-        while j < end and left > 0:
-            stop = j + 1
-            while whole_word and stop < end and words[stop] == words[j]:
-                stop += 1
+            pieces += ordinary[tokens[j]]
+        left = min(pieces, max(1, np.int64(pieces * share + _uniform(key, counter))))
+        for j in range(begin, end):
+            if left == 0:
+                break
             if ordinary[tokens[j]]:
                 counter += 1
-                if _uniform(key, counter) * units < left:
+                if _uniform(key, counter) * pieces < left:
                     left -= 1
                     counter += 1
                     fate = _uniform(key, counter)
-                    for k in range(j, stop):
-                        targets[k] = tokens[k]
-                        if fate < 0.8:
-                            tokens[k] = mask
-                        elif fate < 0.9:
-                            counter += 1
-                            tokens[k] = ordinary_ids[_below(key, counter, len(ordinary_ids))]
-                units -= 1
-            j = stop
+                    targets[j] = tokens[j]
+                    if fate < 0.8:
+                        tokens[j] = mask
+                    elif fate < 0.9:
+                        counter += 1
+                        tokens[j] = ordinary_ids[_below(key, counter, len(ordinary_ids))]
+                pieces -= 1
         begin = end

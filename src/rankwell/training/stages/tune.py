@@ -6,8 +6,6 @@ is tuned as well. The stage leaves the same checkpoint, with the best aggregate,
 
     tuning.json     shares and aggregate: the best on all dev queries, those chosen without each fold, and the grid
     table.md        first stage, ranker and all together, with tests
-    beta.png        without a bi-encoder: the measure against the first stage's share, for some aggregates
-    top-k.png       after ``windows``: the measure against the number of windows
     held-out.run.gz each dev query under the setting chosen without it
 """
 
@@ -17,15 +15,11 @@ import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from rankwell.core.arrays import Values
-from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_text
 from rankwell.core.manifest import write_json
 from rankwell.corpus.formats import read_run, write_run
@@ -33,13 +27,11 @@ from rankwell.corpus.records import Run
 from rankwell.evaluation.compare import compare_evaluations
 from rankwell.evaluation.cross_validation import Tuned
 from rankwell.evaluation.notation import parse_measure
-from rankwell.evaluation.significance import mean_intervals
 from rankwell.evaluation.tables import as_markdown, comparison_table, contrast_table
 from rankwell.inputs.windows import Windows, parse_aggregate
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.card import link_model
 from rankwell.models.checkpoints.config import RankerConfig, read_ranker_config
-from rankwell.plots.pictures import draw_sweep
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import PARTS as FUSED
 from rankwell.rank.fusion import Shares
@@ -102,8 +94,6 @@ def run(work: Work, stage: RecipeStage[TuneOptions], folder: Path) -> StageResul
     if options.encoder is not None:
         encoder = _encoder_name(work, stage, options.encoder, folder)
         figures[RERANK] = rerank_options(work.recipe.evaluate.depth, tuning.best[0], encoder)
-    with suppress(MissingExtraError):  # the figures are what counts
-        _draw(work, options, tuning, scored, folder)
     return StageResult(folder / "model", figures=figures)
 
 
@@ -249,29 +239,6 @@ def _write_table(work: Work, tuning: Tuned[WindowSetting], runs: Mapping[str, Ru
     }
     tests = {f"p, {TOGETHER} against {each.run}, {each.measure}": each.corrected for each in compared.contrasts}
     return {f"{tuning.measure}, cross-validated": tuning.cross_validated, **figures, **tests}
-
-
-def _draw(work: Work, options: TuneOptions, tuning: Tuned[WindowSetting], scored: Scored, folder: Path) -> None:
-    """The sweeps: over the first stage's share, and over the number of windows that count."""
-    if scored.similarity is None:
-        tried: dict[str, dict[float, Values]] = {}
-        for (shares, how), values in zip(tuning.settings, tuning.values, strict=True):
-            tried.setdefault(how, {})[shares.first] = values
-        drawn = {
-            how: (np.array(sorted(line)), mean_intervals(np.stack([line[share] for share in sorted(line)])))
-            for how, line in tried.items()
-            if how in (*options.aggregate, tuning.best[1])
-        }
-        draw_sweep(drawn, folder / "beta.png", option="β, the first stage's weight", measure=tuning.measure)
-    most = min(scored.windows.best.shape[1], int(scored.windows.counts.max()))
-    if most == 1:
-        return
-    counts, lines = np.arange(1, most + 1), {}
-    for shares in dict.fromkeys([Shares(model=1.0, normalise=options.normalise), tuning.best[0]]):
-        grid = [(shares, f"top{n}") for n in counts]
-        values = scored.tune(work, options, grid).values
-        lines[f"β={shares.first:g}"] = counts.astype(np.float64), mean_intervals(values)
-    draw_sweep(lines, folder / "top-k.png", option="best windows that count", measure=tuning.measure)
 
 
 STAGES.register("tune")(StageKind(TuneOptions, run, check, measure, reads=PARTS - {"train"}))

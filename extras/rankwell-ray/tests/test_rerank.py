@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -20,12 +21,16 @@ pytest.importorskip("transformers")
 from rankwell.core.errors import RankwellError
 from rankwell.core.shards import Shards, do
 from rankwell.corpus.formats import read_queries, read_run, write_run
+from rankwell.corpus.store import DocumentStore
 from rankwell.models.devices import Computing
+from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.requests import RerankRequest
+from rankwell.rank.system import System
 from rankwell.rank.texts import open_texts
-from rankwell.scale.rerank import ClusterRanker, RerankJob, join_scores
-from rankwell.scale.workers import Cluster
+from rankwell.retrieve.index import Index
+from rankwell_ray.rerank import ClusterRanker, RerankJob, digest_texts, join_scores
+from rankwell_ray.workers import Cluster
 
 from .conftest import lock_holder
 from .small_groups import PAIRS
@@ -98,6 +103,29 @@ def test_a_job_takes_a_rankers_place(job: RerankJob, data: Path, tiny_checkpoint
         ClusterRanker(job).rerank(run, queries, texts, depth=10)
 
 
+def test_a_system_re_ranks_as_it_searches(data: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    exact = Computing("cpu", "fp32")
+    made = System(FirstStage(Index.open(data / "index")), ranker=tiny_checkpoint, depth=10, computing=exact)
+    system = made.save(tmp_path / "system")
+    queries = read_queries(data / "queries.tsv")
+    write_run(system.first_stage.search(queries, 20), tmp_path / "first.run")
+    request = RerankRequest(tmp_path / "first.run", data / "queries.tsv", "", str(system.folder), computing=exact)
+    found = request.of_system(None).execute(lambda own: ClusterRanker(RerankJob.of(own, tmp_path / "shards"))).run
+    expected = system.search(queries, 20)
+    assert list(found) == list(expected)
+    for qid in expected:
+        assert found[qid].docids == expected[qid].docids
+        np.testing.assert_allclose(found[qid].scores, expected[qid].scores, atol=1e-4)
+
+
+def test_texts_have_one_digest_wherever_they_are(data: Path, tmp_path: Path) -> None:
+    run = read_run(data / "bm25.run")
+    digests = {digest_texts(open_texts(data / name, run), run) for name in ("index", "collection.tsv")}
+    assert len(digests) == 1
+    others = DocumentStore.of_texts({docid: "x" for ranking in run.values() for docid in ranking.docids})
+    assert digest_texts(others, run) not in digests
+
+
 def test_a_lost_worker_costs_its_shard_alone(job: RerankJob, whole: bytes, tmp_path: Path, cluster: Cluster) -> None:
     shards = job.prepare()
     outcome: list[Shards] = []
@@ -127,7 +155,7 @@ from pathlib import Path
 import rankwell.rank.ranker
 rankwell.rank.pairs.PAIRS_AT_A_TIME = {size}
 from rankwell.rank.requests import RerankRequest
-from rankwell.scale.rerank import RerankJob
+from rankwell_ray.rerank import RerankJob
 from rankwell.core.shards import do
 do(RerankJob(RerankRequest(*map(Path, sys.argv[1:3]), *sys.argv[3:5]), Path(sys.argv[5])))
 """

@@ -1,4 +1,4 @@
-"""One small local cluster for all tests of scale/."""
+"""One small local cluster for all tests, and what they share with those of rankwell."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.conftest import (  # noqa: F401
+    _any_processor,
+    data_folder,
+    rankwell,
+    tiny_bi_encoder,
+    tiny_checkpoint,
+    tiny_tokenizer,
+    tiny_weigher,
+    tiny_writer,
+)
 
 from rankwell.corpus.formats import write_documents, write_queries, write_run
 from rankwell.corpus.records import Document, Query
 from rankwell.retrieve.index import Index
-from rankwell.scale.workers import Cluster
+from rankwell_ray.workers import Cluster
 
 WORDS = (
     "bank money rate loan bee honey hive winter warm river fish whale bird city london paris music song film".split()

@@ -23,9 +23,9 @@ from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.sources import resolve_documents
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.scale.build import IndexJob, build_index
-from rankwell.scale.search import Shard, ShardedIndex, search_in_shards
-from rankwell.scale.workers import Cluster
+from rankwell_ray.build import IndexJob, build_index
+from rankwell_ray.search import Shard, ShardedIndex, search_in_shards
+from rankwell_ray.workers import Cluster
 
 from .conftest import lock_holder, make_documents, make_queries
 
@@ -143,7 +143,7 @@ def test_builds_killed_while_they_finish_leave_nothing_to_each_other(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("rankwell.scale.build.write_description", killed)
+        patch.setattr("rankwell_ray.build.write_description", killed)
         for job in (red, blue):
             with pytest.raises(KeyboardInterrupt):
                 build_index(job)
@@ -237,7 +237,7 @@ class Killed(Index):
 def test_a_search_goes_on_with_its_own_queries_only(
     cut: Path, queries: list[Query], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankwell.scale.search.QUERIES_A_SHARD", 40)
+    monkeypatch.setattr("rankwell_ray.search.QUERIES_A_SHARD", 40)
     with pytest.raises(KeyboardInterrupt):
         search_in_shards(Killed.open(cut), queries, tmp_path / "shards", k=10)
     with pytest.raises(RankwellError, match=r"holds shards of other work \(queries was"):
@@ -247,7 +247,7 @@ def test_a_search_goes_on_with_its_own_queries_only(
 
 
 def test_queries_in_a_row_may_find_nothing(cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankwell.scale.search.QUERIES_A_SHARD", 2)
+    monkeypatch.setattr("rankwell_ray.search.QUERIES_A_SHARD", 2)
     index, texts = Index.open(cut), ("xylophone", "the of", "bank", "river", "xylophone")
     queries = [Query(str(number), text) for number, text in enumerate(texts)]
     run = search_in_shards(index, queries, tmp_path / "shards", k=10)

@@ -89,7 +89,7 @@ def test_a_process_reads_the_documents_of_its_own_lists_alone() -> None:
     from rankwell.models.batch import Placer
     from rankwell.training.loop.task import Step
 
-    from ..training.loop.test_loop import make_model, make_task
+    from .test_loop import make_model, make_task
 
     task, model, items = make_task(Template("mono", max_length=48, max_query=16)), make_model(), np.arange(8, 16)
     documents, asked = task.data.documents, []
@@ -114,7 +114,7 @@ def losses(folder: Path) -> list[float]:
 
 def test_two_nodes_have_the_loss_curve_of_one_process(nodes: list[Node], tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(TRAIN.format(root=str(Path(__file__).parents[2])), encoding="utf-8")
+    script.write_text(TRAIN.format(root=str(Path(__file__).parents[3])), encoding="utf-8")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     launchers = []
     for rank, node in enumerate(nodes):

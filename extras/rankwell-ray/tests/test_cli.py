@@ -20,8 +20,8 @@ from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.requests import RerankRequest
 from rankwell.retrieve.index import Index
-from rankwell.scale.rerank import RerankJob
-from rankwell.scale.search import ShardedIndex
+from rankwell_ray.rerank import RerankJob
+from rankwell_ray.search import ShardedIndex
 
 from .conftest import lock_holder, make_documents
 from .small_groups import PAIRS
@@ -61,6 +61,7 @@ def test_index_and_search(rankwell: Call, data: Path) -> None:
     assert made.code == 0, made.err
     assert len(Index.open("cut").segments) == 4
     asked, options = data / "queries.tsv", ["--k", "50", "--k1", "0.8", "--set", "k2=8", "--set", "tag=mine"]
+    options += ["--set", "ignore_identical_ids=true"]
     assert rankwell("search", data / "index", asked, *options, "--out", "one.run").code == 0
     for number, more in enumerate((["--ray", "local"], ["--ray", "local", "--workers", "2"])):
         done = rankwell("search", "cut", asked, *options, *more, "--out", f"{number}.run")
@@ -70,13 +71,13 @@ def test_index_and_search(rankwell: Call, data: Path) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("share", ["0.4", "1"])
-def test_hybrid_search(rankwell: Call, data: Path, tiny_bi_encoder: Path, share: str) -> None:
+@pytest.mark.parametrize("weights", [["0.4"], ["1"], ["0.4", "--words", "0.5"]])
+def test_hybrid_search(rankwell: Call, data: Path, tiny_bi_encoder: Path, weights: list[str]) -> None:
     documents = make_documents(300)
     for folder in ("one", "two"):
         for part in range(3):
             Index.build(documents[part * 100 : (part + 1) * 100], folder, append=True)
-    options = ["--hybrid", share, "--encoder", tiny_bi_encoder, "--precision", "fp32", "--k", "20", "--b", "0.7"]
+    options = ["--hybrid", *weights, "--encoder", tiny_bi_encoder, "--precision", "fp32", "--k", "20", "--b", "0.7"]
     first = rankwell("search", "one", data / "queries.tsv", *options, "--out", "one.run")
     assert first.code == 0, first.err
     for number, workers in enumerate(("2", "1")):  # the first makes the vectors, the second finds them
@@ -117,7 +118,7 @@ def test_a_search_goes_on_with_what_it_has_found(
     data: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rankwell.scale.search.QUERIES_A_SHARD", 5)
+    monkeypatch.setattr("rankwell_ray.search.QUERIES_A_SHARD", 5)
     rankwell("search", data / "index", data / "queries.tsv", "--out", "one.run")
     answered, search = [], ShardedIndex.search
 
@@ -152,38 +153,6 @@ def test_weights_and_written_queries(
     assert key in Path("one.jsonl").read_bytes()
     assert Path("one.jsonl").read_bytes() == Path("two.jsonl").read_bytes()
     assert not Path("two.jsonl.shards").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["--workers", "2"], "--workers needs --ray"),
-        (["--ray", "local", "--set", "cache=scores.db"], "--set cache does not go with --ray"),
-        (["--ray", "local", "--device", "cuda:1"], "with --ray each worker gets its own GPU"),
-    ],
-)
-def test_options_that_do_not_go_together(rerank: Call, options: list[str], problem: str) -> None:
-    assert problem in rerank("out.run", *options).complaint
-
-
-@pytest.mark.parametrize("option", ["--append", "--overwrite"])
-def test_an_index_by_workers_is_a_new_one(rankwell: Call, data: Path, option: str) -> None:
-    done = rankwell("index", data / "collection.tsv", "--out", "out", "--ray", "local", option)
-    assert done.complaint == f"{option} does not go with --ray"
-
-
-def test_without_ray_the_extra_is_named(
-    rerank: Call,
-    rankwell: Call,
-    data: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    made = rankwell("index", data / "collection.tsv", "--out", "out", "--ray", "local")
-    searched = rankwell("search", data / "index", data / "queries.tsv", "--out", "s.run", "--ray", "auto")
-    for done in (rerank("out.run", "--ray", "local"), made, searched):
-        assert done.complaint == "working on a cluster needs the package ray: pip install 'rankwell[scale]'"
-    assert not list(Path().iterdir())
 
 
 def test_an_address_where_nobody_answers(

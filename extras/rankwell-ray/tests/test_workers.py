@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
-from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.scale.workers import Cluster, import_ray
-
-
-def test_without_ray_the_line_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"rankwell\[scale\]"):
-        import_ray()
+from rankwell.core.errors import RankwellError
+from rankwell_ray.workers import Cluster
 
 
 @pytest.mark.parametrize("options", [{"workers": -1}, {"cpus": -1}, {"cpus": 0}])
@@ -30,6 +25,10 @@ def test_a_worker_that_no_machine_has_room_for(cluster: Cluster) -> None:
             Cluster(gpus=1).room(ray)
 
 
+def test_its_version_is_that_of_rankwell() -> None:
+    assert version("rankwell-ray") == version("rankwell")
+
+
 def test_the_modules_of_one_process_do_not_import_ray() -> None:
-    code = "import rankwell.scale.build, rankwell.scale.rerank, rankwell.scale.search, sys; print('ray' in sys.modules)"
+    code = "import rankwell_ray.build, rankwell_ray.rerank, rankwell_ray.search, sys; print('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

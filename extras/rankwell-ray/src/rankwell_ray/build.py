@@ -32,7 +32,7 @@ from rankwell.corpus.store import DocumentStore, RepeatedIdError, document_batch
 from rankwell.retrieve.builder import SEGMENT_VERSION, SegmentBuilder
 from rankwell.retrieve.description import analyzer_json, write_description
 from rankwell.retrieve.index import Index, refuse_foreign_folder
-from rankwell.scale.workers import Cluster
+from rankwell_ray.workers import Cluster
 
 PART_DOCUMENTS = 1_000_000
 

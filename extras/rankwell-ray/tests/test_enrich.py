@@ -17,7 +17,7 @@ from rankwell.papers.deepct.weighing import WeighJob
 from rankwell.papers.doc2query.decoding import WritingOptions
 from rankwell.papers.doc2query.expansion import ExpandJob
 from rankwell.papers.shared.passages import write_collection
-from rankwell.scale.workers import Cluster
+from rankwell_ray.workers import Cluster
 
 from .conftest import make_documents
 

@@ -18,12 +18,13 @@ from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.dense import DenseRanker, EncodedQueries, search_hybrid
-from rankwell.rank.passage_vectors import PassageVectors, VectorsJob
+from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.rankers import open_encoder
 from rankwell.rank.requests import SearchRequest
 from rankwell.retrieve.index import Index
-from rankwell.scale.search import Shard, ShardedIndex
-from rankwell.scale.workers import Cluster, for_workers
+from rankwell_ray.search import Shard, ShardedIndex
+from rankwell_ray.vectors import VectorsJob
+from rankwell_ray.workers import Cluster, for_workers
 
 
 class HybridShard(Shard):
@@ -64,7 +65,7 @@ class ShardedDense(DenseRanker):
 
 
 def search_hybrid_on(
-    cluster: Cluster, request: SearchRequest, index: Index, queries: Sequence[Query], encoder: BiEncoder | None
+    cluster: Cluster, request: SearchRequest, index: Index, queries: Sequence[Query], encoder: BiEncoder
 ) -> Run:
     """Hybrid search by the workers of a cluster, who compute missing vectors.
 
@@ -72,7 +73,6 @@ def search_hybrid_on(
     """
     share = request.hybrid
     assert share is not None
-    assert encoder is not None
     # All workers compute the vectors that ``encoder`` names, whatever each would choose on its own machine.
     computing = replace(request.computing, device=request.computing.device or "cpu")
     if computing.device == "cpu":

@@ -30,7 +30,7 @@ from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, Statistics, search_
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.numbering import join_hits
 from rankwell.retrieve.segment import Segment
-from rankwell.scale.workers import RETRIES, Cluster
+from rankwell_ray.workers import RETRIES, Cluster
 
 
 def write_part(run: Run, file: IO[bytes]) -> None:

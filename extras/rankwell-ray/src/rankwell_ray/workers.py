@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.core.shards import Job, Shards
 
@@ -48,7 +48,10 @@ class Cluster:
     @contextmanager
     def connected(self) -> Iterator[Any]:
         """The module ray, connected. At the end, only what this call started is shut down."""
-        ray = import_ray()
+        # Unless this is set, Ray sends usage statistics to its makers.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
         if ray.is_initialized():
             yield ray
             return
@@ -103,17 +106,6 @@ class Cluster:
 def for_workers(source: str) -> str:
     """An absolute path, which workers find from any folder; the name of a model or data set is left alone."""
     return str(Path(source).absolute()) if Path(source).exists() else source
-
-
-def import_ray() -> Any:
-    """The module ray."""
-    # Unless this is set, Ray sends usage statistics to its makers.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtraError("ray", "scale", "working on a cluster") from None
-    return ray
 
 
 def _finished(ray: Any, running: list[Any], shards: Shards) -> Iterator[int]:

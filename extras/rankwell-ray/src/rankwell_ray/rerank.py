@@ -7,6 +7,7 @@ one process byte for byte.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -27,10 +28,10 @@ from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.rank.pairs import groups_of_queries
 from rankwell.rank.requests import RerankRequest
 from rankwell.rank.system import type_for
-from rankwell.rank.texts import Texts, digest_texts, make_tokens, open_texts, worth_keeping
+from rankwell.rank.texts import Texts, make_tokens, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
-from rankwell.scale.search import read_parts, write_part
-from rankwell.scale.workers import Cluster, for_workers
+from rankwell_ray.search import read_parts, write_part
+from rankwell_ray.workers import Cluster, for_workers
 
 REPORT = "# "
 
@@ -153,6 +154,17 @@ class ClusterRanker:
             problem = f"the job re-ranks {self.job.request.depth} documents of {len(reranked)} queries, not these"
             raise RankwellError(problem)
         return reranked
+
+
+def digest_texts(texts: Texts, run: Run) -> str:
+    """A hash of the texts of a run's documents, independent of where they are stored."""
+    whole = hashlib.blake2b(digest_size=12)
+    docids = sorted({docid for ranking in run.values() for docid in ranking.docids})
+    for begin in range(0, len(docids), 4096):
+        some = docids[begin : begin + 4096]
+        for docid, text in zip(some, texts.texts(some), strict=True):
+            whole.update(f"{docid}\0{text}\0".encode("utf-8", "surrogatepass"))
+    return whole.hexdigest()
 
 
 def join_scores(shards: Shards) -> tuple[Run, TruncationReport]:

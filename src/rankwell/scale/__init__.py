@@ -1,1 +1,0 @@
-"""The same work by many processes, on one machine or on a cluster, through Ray."""
