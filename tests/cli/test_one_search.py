@@ -40,7 +40,7 @@ FILTER = "year >= 2005"
 @pytest.fixture(scope="module")
 def asked() -> list[Query]:
     data = open_dataset(sample.FOLDER)
-    return [*data.queries("dev"), *data.queries("train")][:200]
+    return [*data.queries("dev"), *data.queries("train")][:200:3]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_every_way_to_search_gives_the_same(
     rankwell: Call, client: TestClient, system: System, asked: list[Query], tmp_path: Path, filter: str | None
 ) -> None:
     expected = system.search(asked, K, filter=filter)
-    assert len(expected) > 190
+    assert len(expected) > 0.95 * len(asked)
     write_queries(asked, tmp_path / "queries.tsv")
     chosen = () if filter is None else ("--filter", filter)
     done = rankwell("search", system.folder, "queries.tsv", "-k", K, "--out", "out.run", *AS_TYPED, *chosen)
@@ -126,7 +126,7 @@ def test_re_ranking_by_a_system_gives_the_same(
         question = rankwell("rerank", asked[0].text, "--model", system.folder)
         assert question.complaint.endswith("is a system without a re-ranker; `rankwell search` uses it")
         return
-    for query in asked[:4]:
+    for query in asked[:2]:
         done = rankwell("rerank", query.text, "--model", system.folder, "--json", *AS_TYPED)
         assert done.code == 0, done.err
         answers = json.loads(done.out)["results"]
