@@ -187,6 +187,14 @@ def _any_processor() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """No test waits for a disk, because none loses power; tests/faults counts what is synced and acts as if."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # which raises for what is not open, too
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Path:
     """A folder with a random BERT classifier of two labels, as transformers saves it. Copy it to change it."""
