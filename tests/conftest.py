@@ -29,6 +29,9 @@ settings.load_profile("rankwell")
 # Tests compare to many digits, so they compute on the CPU; those of a GPU ask for it.
 os.environ["RANKWELL_DEVICE"] = "cpu"
 
+# Several processes of tests share the cores: threads of torch that wait sleep instead of keeping a core busy.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # A small uncased WordPiece vocabulary: whole words of the usual kind, the pieces of the papers' out-of-vocabulary words
 # (bogue, bogus, insouciantly, numeric), and the alphabet with its ## forms, so that any ASCII word has pieces.
 _WORDS = """
