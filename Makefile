@@ -15,7 +15,7 @@ test: $(STAMP)  ## lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal  # neighbours share fixtures
 
 format: $(STAMP)  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .

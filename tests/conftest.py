@@ -29,6 +29,9 @@ settings.load_profile("rankwell")
 # Tests compare to many digits, so they compute on the CPU; those of a GPU ask for it.
 os.environ["RANKWELL_DEVICE"] = "cpu"
 
+# Several processes of tests share the cores: threads of torch that wait sleep instead of keeping a core busy.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # A small uncased WordPiece vocabulary: whole words of the usual kind, the pieces of the papers' out-of-vocabulary words
 # (bogue, bogus, insouciantly, numeric), and the alphabet with its ## forms, so that any ASCII word has pieces.
 _WORDS = """
@@ -184,6 +187,14 @@ def _any_processor() -> Iterator[None]:
     """No test computes in 16 bits only because this machine's processor is good at it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rankwell.models.devices.CPU_INFO", Path(os.devnull))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """No test waits for a disk, because none loses power; tests/faults counts what is synced and acts as if."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # which raises for what is not open, too
         yield
 
 

@@ -13,13 +13,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+pytest.importorskip("fastapi")
+from fastapi.testclient import TestClient
 
 from rankwell import Document, Index, Run, open_dataset, sample, write_run
 from rankwell.training.fit import climb
 from rankwell.training.loop.losses import LOSSES
+
+if TYPE_CHECKING:
+    from rankwell.serve.state import Sources
 
 ROOT = Path(__file__).parents[1]
 NAMES = "quickstart corpus fitting your-engine retrieve rank models evaluation serve scale recipes"
@@ -121,7 +128,8 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pa
     return folder
 
 
-def serve(command: list[str], folder: Path) -> subprocess.Popen[str]:
+def start(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    """A service as a user starts it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -129,10 +137,34 @@ def serve(command: list[str], folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(line, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Sources]:
+    """What `rankwell serve` serves in this process, which is opened and closed at once."""
+    from rankwell.serve.api import create_app
+    from rankwell.serve.service import Service
+
+    every: list[Sources] = []
+
+    def serve(sources: Sources, limits: Any, batching: Any, *rest: object) -> Any:
+        with TestClient(create_app(Service(sources, limits, batching))) as client:
+            assert client.get("/ready").status_code == 200
+        every.append(sources)
+        return SimpleNamespace(unfinished=False)
+
+    monkeypatch.setattr("rankwell.serve.server.serve", serve)
+    return every
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_run_one_after_the_other(
-    page: Path, files: Path, rankwell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    page: Path,
+    files: Path,
+    rankwell: Callable[..., Any],
+    opened: list[Sources],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    """The first service of a page is a process; the others are opened in this one."""
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(LOSSES, "_parts", dict(LOSSES.registered()))  # a page adds one: no other test is to find it
     steps = climb.all_steps  # of which one is tried, so that a slow machine fits the same system
@@ -147,12 +179,16 @@ def test_the_commands_of_a_page_run_one_after_the_other(
         assert rankwell("export", "my-model", "--backend", "onnx", "--out", "exported").code == 0
     monkeypatch.setenv("RANKWELL_WRITING_KEY", "a key")
     monkeypatch.syspath_prepend(tmp_path)
-    served = []
+    served: list[subprocess.Popen[str]] = []
     for command in commands(page):
         if left_out(command):
             continue
+        if command[0] == "serve" and not served:
+            served.append(start(command, tmp_path))
+            continue
         if command[0] == "serve":
-            served.append(serve(command, tmp_path))
+            before, done = len(opened), rankwell(*command, "--port", "0")
+            assert (done.code, len(opened)) == (0, before + 1), (command, done)
             continue
         out = Path(command[command.index("--out") + 1]) if "--out" in command else None
         if out is not None and out.is_dir() and command[0] in ("index", "fit", "train") and "--update" not in command:

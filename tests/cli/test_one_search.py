@@ -27,6 +27,7 @@ from rankwell.retrieve.index import Index
 from rankwell.serve.api import create_app
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
+from rankwell.training.fit.split import only
 
 Call = Callable[..., Any]
 EXACT = Computing("cpu", "fp32")
@@ -108,13 +109,14 @@ def test_every_way_to_search_gives_the_same(
 
     served: dict[str, Ranking] = {}
     stage = client.get("/ready").json()["stages"][0] if system.ranker is None else "rerank"
-    for query in asked:
+    alone = asked if system.ranker is None else asked[::3]  # re-ranked one by one, they take long
+    for query in alone:
         body = {"query": query.text, "k": K, "filter": filter}
         answer = client.post("/search", json={name: value for name, value in body.items() if value}).json()
         if rows := answer[stage]:
             served[query.qid] = Ranking.of([row["docid"] for row in rows], [row["score"] for row in rows])
     deepest = K if system.ranker is None else DEPTH  # the service shows what was re-ranked
-    assert_equal(Run(served), expected.head(deepest))
+    assert_equal(Run(served), only(expected, alone).head(deepest))
 
 
 def test_re_ranking_by_a_system_gives_the_same(
@@ -124,7 +126,7 @@ def test_re_ranking_by_a_system_gives_the_same(
         question = rankwell("rerank", asked[0].text, "--model", system.folder)
         assert question.complaint.endswith("is a system without a re-ranker; `rankwell search` uses it")
         return
-    for query in asked[:4]:
+    for query in asked[:2]:
         done = rankwell("rerank", query.text, "--model", system.folder, "--json", *AS_TYPED)
         assert done.code == 0, done.err
         answers = json.loads(done.out)["results"]

@@ -1,6 +1,6 @@
 """Fits that are killed, or whose disk is full, and are rerun to the end; prints what became of each as a line of JSON.
 
-    python -m tests.faults.fits DATA ENCODER FOLDER KILLS
+    python -m tests.faults.fits DATA ENCODER RANKER FOLDER KILLS
 
 The first line is that of a fit without a fault. Kills lie evenly over its operations on the disk; between two
 of them the files stay the same. Each fit runs in a forked process, so that importing torch, which takes
@@ -25,7 +25,9 @@ from tests.faults.disk import KILL, Disk
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import open_dataset
+from rankwell.models import devices
 from rankwell.rank.system import System, is_system
+from rankwell.training.fit import climb, steps
 from rankwell.training.fit.fit import fit
 from rankwell.training.fit.task import FitTask
 from rankwell.training.stage import stage_kinds
@@ -63,9 +65,10 @@ def forked(work: Callable[[], Any]) -> tuple[int, Any]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), json.loads(text or "null")
 
 
-def main(data: Path, encoder: str, place: Path, kills: int) -> None:
+def main(data: Path, encoder: str, ranker: str, place: Path, kills: int) -> None:
     """Fit with each fault, and print."""
-    FitTask.shipped = encoder
+    FitTask.shipped, steps.DEFAULT, climb.TIMED_QUERIES = encoder, ranker, 3
+    os.fsync, devices.CPU_INFO = os.fstat, Path(os.devnull)  # no power is lost; the same on every processor
     stage_kinds()  # imported once, too
     folder = place / "system"
 
@@ -108,4 +111,4 @@ def main(data: Path, encoder: str, place: Path, kills: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
+    main(Path(sys.argv[1]), *sys.argv[2:4], Path(sys.argv[4]), int(sys.argv[5]))

@@ -209,10 +209,11 @@ def test_a_fit_resumes_to_the_same_system(tmp_path: Path, tiny_bi_encoder: Path,
 
 
 def test_fits_that_are_killed_or_have_a_full_disk_end_as_the_one_that_was_not(
-    tmp_path: Path, tiny_bi_encoder: Path
+    tmp_path: Path, tiny_bi_encoder: Path, tiny_checkpoint: Path
 ) -> None:
     data = toys.write_data(tmp_path / "data", queries=110)
-    command = [sys.executable, "-m", "tests.faults.fits", data, tiny_bi_encoder, tmp_path / "fits", str(KILLS)]
+    models = tiny_bi_encoder, tiny_checkpoint
+    command = [sys.executable, "-m", "tests.faults.fits", data, *models, tmp_path / "fits", str(KILLS)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -31,7 +31,7 @@ def queries(documents: list[Document]) -> list[Query]:
     data = open_dataset(sample.FOLDER)
     asked = [query for split in data.splits for query in data.queries(split)]
     asked += [Query(document.docid, " ".join(document.text.split()[:7])) for document in documents]
-    return list({query.qid: query for query in asked}.values())[:400]
+    return list({query.qid: query for query in asked}.values())[:300]
 
 
 def assert_same(found: Run, expected: Run, *, exact: bool) -> None:
@@ -56,11 +56,9 @@ def test_a_query_has_the_same_answer_however_it_is_asked(
     assert folder is not None
     assert len(queries) >= 300
     expected = system.search(queries, K)
-
-    def alone(query: Query) -> Run:
-        return system.search([query], K)
-
-    assert_same(Run({query.qid: run[query.qid] for query in queries if (run := alone(query))}), expected, exact=exact)
+    some = {query.qid: run[query.qid] for query in queries[::3] if (run := system.search([query], K))}
+    third = {query.qid for query in queries[::3]}
+    assert_same(Run(some), Run({qid: ranking for qid, ranking in expected.items() if qid in third}), exact=exact)
     assert_same(system.search(queries, K, threads=1), expected, exact=True)
     assert_same(system.search(queries, K, threads=3), expected, exact=True)
     with ThreadPoolExecutor(4) as threads:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,7 +18,11 @@ from rankwell.corpus.records import Document
 from rankwell.rank.defaults import UNFITTED
 from rankwell.retrieve.index import Index
 
-from .conftest import PATIENCE, START, Process, ask, wait_until
+from ..conftest import Outcome
+from .conftest import PATIENCE, START, Process, ask, opened, wait_until
+
+if TYPE_CHECKING:
+    from rankwell.serve.state import Sources
 
 # As START, but says at its end what it has imported.
 WITHOUT_TORCH = (
@@ -228,20 +234,34 @@ def test_without_arguments_the_sample_is_served(process: Callable[..., Process])
 
 @pytest.mark.parametrize("options", [(), ("--hybrid", "0.7"), ("--model", "rankwell-mini")])
 def test_the_default_model_finds_and_re_ranks_if_asked_to(
-    options: tuple[str, ...], process: Callable[..., Process], tiny_twin: Path, tmp_path: Path
+    options: tuple[str, ...],
+    rankwell: Callable[..., Outcome],
+    tiny_twin: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """What the command opens, in this process."""
+    asked = "--model" in options
+
+    def served(sources: Sources, *rest: object) -> object:
+        with opened(sources) as client:
+            ready = client.get("/ready").json()
+            assert (ready["models"], ready["reranks"]) == ([tiny_twin.name], asked)
+            assert ready["hybrid"] == (None if asked else UNFITTED.share)
+            query = {"query": "what kind of fish is bogue"}
+            found = client.post("/search", json=query).json()
+            assert found["stages"] == ("both" if asked else "hybrid")
+            reranked = client.post("/search", json={**query, "stages": "rerank", "depth": 5}).json()
+            assert len(reranked["rerank"]) == 5
+            assert client.post("/rerank", json={"query": "bees", "documents": ["bees", "tea"]}).status_code == 200
+        return SimpleNamespace(unfinished=False)
+
     index = Index.build((Document(f"d{n}", f"bogue {n}") for n in range(20)), tmp_path / "index")
+    monkeypatch.setattr("rankwell.models.checkpoints.names.SHIPPED", tiny_twin)
+    monkeypatch.setattr("rankwell.serve.server.serve", served)
     where = ("--index", str(index.folder)) if options else ()  # or the sample
-    own = process(*where, *options, code=f"{NAMES}; names.SHIPPED = Path({str(tiny_twin)!r})\n")
-    ready, asked = own.ready(), "--model" in options
-    assert (ready["models"], ready["reranks"]) == ([tiny_twin.name], asked)
-    assert ready["hybrid"] == (None if asked else UNFITTED.share)
-    found = own.ask("POST", "/search", {"query": "what kind of fish is bogue"})[1]
-    assert found["stages"] == ("both" if asked else "hybrid")
-    reranked = own.ask("POST", "/search", {"query": "what kind of fish is bogue", "stages": "rerank", "depth": 5})[1]
-    assert len(reranked["rerank"]) == 5
-    assert own.ask("POST", "/rerank", {"query": "bees", "documents": ["bees", "tea"]})[0] == 200
-    assert own.end(signal.SIGTERM)[0] == 0
+    done = rankwell("serve", *where, *options, "--port", "0")
+    assert done.code == 0, done.err
 
 
 def test_an_exported_model_is_served_without_torch(

@@ -135,6 +135,14 @@ class Site(Live):
 
 
 @pytest.fixture(scope="session")
+def program() -> str:
+    """The browser. Where there is none, no service is started for it."""
+    if (found := find_chromium()) is None:
+        pytest.skip("there is no Chromium here; install one, or name it in CHROMIUM")
+    return found
+
+
+@pytest.fixture(scope="session")
 def page_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from rankwell.corpus.records import Document
     from rankwell.retrieve.index import Index
@@ -145,7 +153,7 @@ def page_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def start_site(page_index: Path) -> Iterator[Callable[..., Site]]:
+def start_site(program: str, page_index: Path) -> Iterator[Callable[..., Site]]:
     """Starts a service of the index and some models."""
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
@@ -192,10 +200,7 @@ def site(whole_site: Site) -> Iterator[Site]:
 
 # Playwright keeps an event loop running in the thread of the tests, so others, which start their own, wait for its end.
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    program = find_chromium()
-    if program is None:
-        pytest.skip("there is no Chromium here; install one, or name it in CHROMIUM")
+def chromium(program: str) -> Iterator[Browser]:
     with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield browser

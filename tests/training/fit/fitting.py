@@ -14,7 +14,7 @@ from rankwell.corpus.records import Run
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
-from rankwell.training.fit import plans, steps
+from rankwell.training.fit import climb, plans, steps
 from rankwell.training.fit.fit import fit
 from rankwell.training.fit.results import Plan, Result, Step
 from rankwell.training.fit.task import FitTask
@@ -29,6 +29,7 @@ def fitted(
         patch.setattr(FitTask, "shipped", str(encoder))
         for module in (plans, steps):
             patch.setattr(module, "DEPTHS", (5, 10))  # re-ranking is what takes longest
+        patch.setattr(climb, "TIMED_QUERIES", 3)  # for the milliseconds a query
         if ranker is not None:
             patch.setattr(steps, "DEFAULT", str(ranker))
         system = fit(str(data), out, say=lines.append, **{"device": "cpu", "minutes": 30, **options})

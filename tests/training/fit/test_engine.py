@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +28,8 @@ from rankwell.training.fit import climb, judge
 from rankwell.training.fit.results import Step
 from rankwell.training.fit.steps import _join as join
 
+Rerank = Callable[[System], Run]
+
 
 def export(folder: Path, split: str, out: Path, engine: str = "SQLite") -> None:
     """What an engine finds, as docs/your-engine.md exports it."""
@@ -40,6 +42,19 @@ def export(folder: Path, split: str, out: Path, engine: str = "SQLite") -> None:
         for qid, ranking in run.items():
             for docid, score in ranking:
                 file.write(json.dumps({"query_id": qid, "doc_id": docid, "score": float(score)}) + "\n")
+
+
+@pytest.fixture
+def rerank(rankwell: Callable[..., Any], data: Path, tmp_path: Path) -> Rerank:
+    """What the command makes of the engine's run."""
+
+    def better(system: System) -> Run:
+        named = "--queries", data / "queries.train.tsv", "--model", system.folder, "--out", "better.run"
+        done = rankwell("rerank", data / "run.train.jsonl", *named, "--device", "cpu")
+        assert done.code == 0, done.err
+        return read_run(tmp_path / "better.run")
+
+    return better
 
 
 @pytest.fixture
@@ -58,7 +73,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_an_engine_is_re_ranked_by_the_fitted_system(
-    data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch, rerank: Rerank
 ) -> None:
     monkeypatch.setattr(climb, "all_steps", lambda task: [named("shipped")])
     monkeypatch.setattr(judge, "LEVEL", 1.1)  # whatever is better is kept
@@ -72,14 +87,14 @@ def test_an_engine_is_re_ranked_by_the_fitted_system(
     assert "; your engine: " in said
     assert tried["shipped"]["system"].startswith("your engine, its best ")
     assert "over your engine [" in (system.folder / "report.html").read_text()
-    after = evaluate(qrels, rerank(data, system, tmp_path / "better.run"), "RR@10 R@100").mean
+    after = evaluate(qrels, rerank(system), "RR@10 R@100").mean
     assert after["RR@10"] > before["RR@10"]
     assert after["R@100"] == pytest.approx(before["R@100"])  # what is not re-ranked follows
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_is_joined_with_the_fitted_search(
-    data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+    data: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch, rerank: Rerank, engine: str
 ) -> None:
     theirs = data / "run.train.jsonl"
     export(data, "train", theirs, engine)
@@ -96,31 +111,23 @@ def test_an_engine_is_joined_with_the_fitted_search(
     if record["kept"]:  # not for every engine: the queries are few
         assert record["system"] == "your engine (weight 0.6) joined with BM25 (k1 0.9, b 0.4)"
         assert "rankwell rerank RUN" in said
-        assert evaluate(open_dataset(data).qrels("train"), rerank(data, system, tmp_path / "better.run"), "RR@10").mean[
-            "RR@10"
-        ] == pytest.approx(figures)
+        assert evaluate(open_dataset(data).qrels("train"), rerank(system), "RR@10").mean["RR@10"] == pytest.approx(
+            figures
+        )
 
 
 def test_a_system_without_a_re_ranker_re_ranks_by_its_bi_encoder(
-    data: Path, tmp_path: Path, tiny_bi_encoder: Path
+    data: Path, tmp_path: Path, tiny_bi_encoder: Path, rerank: Rerank
 ) -> None:
     index = Index.build(open_dataset(data).documents(), tmp_path / "index")
     system = System(FirstStage(index, encoder=tiny_bi_encoder, share=0.6)).save(tmp_path / "system")
     run, queries = read_run(data / "run.train.jsonl"), open_dataset(data).queries("train")
     similarity = system.first_stage.dense.rerank(run, queries, system.index, depth=100)
     assert system.rerank(run, queries) == fuse({"first": run, "similarity": similarity}, Shares.hybrid(0.6))
-    ranked = rerank(data, system, tmp_path / "better.run")
+    ranked = rerank(system)
     assert {qid: set(ranking.docids) for qid, ranking in ranked.items()} == {
         qid: set(ranking.docids) for qid, ranking in run.items()
     }
-
-
-def rerank(data: Path, system: System, out: Path) -> Run:
-    """What the command makes of the engine's run."""
-    command = [sys.executable, "-m", "rankwell", "rerank", data / "run.train.jsonl", "--device", "cpu"]
-    command += ["--queries", data / "queries.train.tsv", "--model", system.folder, "--out", out]
-    subprocess.run(command, check=True)
-    return read_run(out)
 
 
 def test_a_system_that_is_better_replaces_the_engine_and_one_that_is_not_leaves_it(

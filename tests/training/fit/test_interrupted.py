@@ -17,6 +17,7 @@ from rankwell.rank.system import System
 from rankwell.training import fit
 from rankwell.training.fit import climb, plans
 from rankwell.training.fit.results import Result
+from rankwell.training.fit.speed import Speed
 from rankwell.training.fit.task import FitTask
 
 
@@ -57,9 +58,11 @@ class Watched:
 
 
 def test_a_fit_that_is_interrupted_after_each_step_makes_each_once_and_the_same_system(
-    tmp_path: Path, tiny_bi_encoder: Path, tiny_twin: Path
+    tmp_path: Path, tiny_bi_encoder: Path, tiny_twin: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training starts from the second of two bi-encoders, because the first takes too long."""
+    for rate, fast in (("vectors", (1e4, 1e4)), ("pairs", 1e4), ("scores", 1e4)):  # however busy this machine is
+        monkeypatch.setattr(Speed, rate, lambda *_, fast=fast, **__: fast)
     data = toys.write_data(tmp_path / "data", queries=110)
     tries = [str(tiny_twin)]
     with pytest.MonkeyPatch.context() as patch:
@@ -80,7 +83,7 @@ def test_a_fit_that_is_interrupted_after_each_step_makes_each_once_and_the_same_
                 lambda task, start, part: 1e9 if start == best else seconds(task, start, part),
             )
             watched = Watched(patch, interrupts=interrupts)
-            return watched.run(out, tiny_bi_encoder, data, tries=tries), watched
+            return watched.run(out, tiny_bi_encoder, data, ranker=tiny_checkpoint, tries=tries), watched
 
     whole, expected = fit_with(tmp_path / "whole", interrupts=False)
     system, watched = fit_with(tmp_path / "system", interrupts=True)
