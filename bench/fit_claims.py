@@ -8,6 +8,7 @@
         --steps hybrid adapter encoder words                # by the number of judged queries
     python bench/fit_claims.py picture docs/results/fit    # docs/images/curve.png
     python bench/fit_claims.py grades docs/results/fit     # documents that simulated clicks take for relevant
+    python bench/fit_claims.py small docs/results/fit --minutes 0.6    # many fits to 15 to 60 queries
     python bench/fit_claims.py tables docs/results/fit
 
 ``NAME.csv.gz`` has a row for each query and a column DATA/SETTING/SYSTEM with its RR@10. The index and the
@@ -144,6 +145,38 @@ def halves(options: argparse.Namespace) -> Iterator[Row]:
             judged = theirs, Qrels({query.qid: qrels[query.qid] for query in theirs})
             yield name, str(seed), "hybrid", values(judged, untrained.search(theirs, 100))
             yield name, str(seed), system.describe(), values(judged, system.search(theirs, 100))
+
+
+def small(options: argparse.Namespace) -> None:
+    """Fit to 15 to 60 queries, measure on the others, and compare what is reported with what is found.
+
+    In three of ten nothing can be gained: relevant are three random documents of the unfitted search's best 20.
+    """
+    cuts, rows = dict[str, Cut](), list[dict[str, Any]]()
+    for seed in range(options.fits):
+        random, name, drawn = np.random.default_rng([11, seed]), CLASSIC[seed % 3], seed // 3 % 10 >= 7
+        everything = argparse.Namespace(**{**vars(options), "train": None, "documents": 1 << 30})
+        cut = cuts.get(name) or cuts.setdefault(name, Cut.take(name, everything))
+        untrained, (queries, qrels) = cut.untrained(), cut.parts["train"]
+        order = random.permutation(len(queries)).tolist()
+        size = min(int(random.integers(15, 61)), len(queries) // 2)
+        if drawn:
+            found = untrained.search(queries, 20).items()
+            qrels = Qrels({qid: dict.fromkeys(random.choice(own.docids, 3, replace=False), 1) for qid, own in found})
+        ours, theirs = ([queries[place] for place in part] for part in (order[:size], order[size:]))
+        system = cut.fit(cut.write(cut.work / "half", {"train": (ours, qrels)}))
+        [*_, said] = (
+            step for step in system.card["steps"] if "report" in step and step["system"] == system.card["system"]
+        )
+        own, rest = (Qrels({query.qid: qrels[query.qid] for query in part}) for part in (ours, theirs))
+        fitted, before = (
+            evaluate(rest, one.search(theirs, 100), [MEASURE]).per_query[MEASURE] for one in (system, untrained)
+        )
+        row = {"data": name, "seed": seed, "nothing to gain": drawn, "queries": size, "system": system.describe()}
+        row |= {"reported": said["report"][MEASURE]["mean"], "fitted": fitted.mean(), "unfitted": before.mean()}
+        row |= {"found": evaluate(own, system.search(ours, 100), [MEASURE]).mean[MEASURE]}
+        rows.append({**row, "p": 1.0 if np.array_equal(fitted, before) else paired_t_test(fitted, before)})
+        write_json(options.out / "small.json", rows)
 
 
 def engines(options: argparse.Namespace) -> Iterator[Row]:
@@ -338,7 +371,7 @@ def main() -> None:
     """Measure one claim, or print the tables of all."""
     measured = {claim.__name__: claim for claim in (halves, engines, clicks, curve)}
     parser = make_parser(__doc__)
-    parser.add_argument("claim", choices=[*measured, "grades", "picture", "tables"])
+    parser.add_argument("claim", choices=[*measured, "grades", "picture", "small", "tables"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", nargs="*", help="data sets; default: all")
     parser.add_argument("--train", type=int, default=300, help="training queries of a cut")
@@ -350,11 +383,12 @@ def main() -> None:
     parser.add_argument("--impressions", type=int, nargs="*", default=[1, 10, 100], help="of each query of `clicks`")
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of judged queries of `curve`")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3], help="of `curve`")
+    parser.add_argument("--fits", type=int, default=200, help="fits of `small`")
     parser.add_argument("--steps", nargs="*", help="the steps of a fit to try; default: all")
     options = parser.parse_args()
     if options.steps:
         vars(climb)["all_steps"] = lambda task: [step for step in all_steps(task) if step.name in options.steps]
-    if options.claim in (others := {"grades": grades, "tables": tables, "picture": draw_curve}):
+    if options.claim in (others := {"grades": grades, "small": small, "tables": tables, "picture": draw_curve}):
         others[options.claim](options)
         return
     options.out.mkdir(parents=True, exist_ok=True)
