@@ -101,9 +101,6 @@ def index(
             "--weight", metavar="title=NUMBER", help="How many times to count the words of titles, as in title=3."
         ),
     ] = None,
-    identifiers: Annotated[
-        bool, typer.Option("--identifiers", help="Split names in code: add_done, os.path, readLine.")
-    ] = False,
     ray: RayOption = None,
     workers: WorkersOption = 0,
     settings: Settings = None,
@@ -138,7 +135,7 @@ def index(
     """
     from rankwell.core.files import folder_size, read_lines
     from rankwell.core.native import allow_uncompiled
-    from rankwell.corpus.analyser import Analyzer, TitleWeight, have_identifiers
+    from rankwell.corpus.analyser import Analyzer, TitleWeight
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.languages import LANGUAGES
     from rankwell.corpus.sources import resolve_documents
@@ -154,14 +151,14 @@ def index(
     if "stop_words" in options:
         stop_words = frozenset(line.strip() for _, line in read_lines(options["stop_words"]) if line.strip())
     title_weight = read_settings(weight and [weight], {"title": TitleWeight}, "--weight").get("title", 1.0)
-    analyzer = Analyzer.of(language or "en", stop_words=stop_words, identifiers=identifiers, title_weight=title_weight)
+    analyzer = Analyzer.of(language or "en", stop_words=stop_words, title_weight=title_weight)
     columns = Columns(id_field, text_field, title_field)
     if cluster is not None:
         parts = options.get("segment_documents", SEGMENT_DOCUMENTS)
         job = IndexJob(collection, out.absolute(), parts, analyzer, store, columns, passages)
         made = build_index(job, cluster)
     else:
-        same = (append or update) and not (language or stop_words or identifiers or weight)
+        same = (append or update) and not (language or stop_words or weight)
         building = {"analyzer": None if same else analyzer, "store": store}
         building |= {"append": append, "update": update, "overwrite": overwrite}
         documents = resolve_documents(collection, columns, passages=passages)
@@ -169,8 +166,6 @@ def index(
     if encode is not None:
         encode(made)
     texts = made.documents.texts(made.documents.live_numbers()[:50]) if made.has_texts else []
-    if not made.analyzer.identifiers and have_identifiers(texts):
-        warnings.warn("the texts have names as in code; --identifiers splits them", Notice, stacklevel=1)
     if (other := made.analyzer.guess(texts)) is not None:
         name = LANGUAGES[other].name if other in LANGUAGES else "English"
         warnings.warn(f"the texts look {name}; --language {other} finds more of them", Notice, stacklevel=1)

@@ -28,7 +28,7 @@ def match_texts(analyzer: Analyzer, query: str, texts: Sequence[str]) -> list[li
     >>> match_texts(Analyzer.english(), "keeping bees", ["A bee keeps warm."])
     [[Match(begin=2, end=5, term=1), Match(begin=6, end=11, term=0)]]
     """
-    return match_words(analyzer.words_batch([query, *texts]))[1:]
+    return match_words(analyzer.words_batch([query, *texts], codes=True))[1:]
 
 
 def match_words(words: Sequence[Sequence[Word]]) -> list[list[Match]]:
@@ -44,7 +44,7 @@ def _matches(words: Sequence[Word], numbers: Mapping[str, int]) -> Iterator[Matc
     end = 0
     for word in words:
         if word.term is not None and word.term in numbers and word.end > end:
-            # Pairs of ideographs overlap; what is highlighted does not.
+            # Pairs of ideographs, and codes and their parts, overlap; what is highlighted does not.
             yield Match(max(word.begin, end), word.end, numbers[word.term])
             end = word.end
 

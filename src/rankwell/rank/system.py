@@ -386,7 +386,6 @@ class System:
         """
         first, analyzer = self.first_stage, self.index.analyzer
         words = f", title weight {analyzer.title_weight:g}" if analyzer.title_weight != 1 else ""
-        words += ", names in code split" if analyzer.identifiers else ""
         parts = [f"BM25 (k1 {first.bm25.k1:g}, b {first.bm25.b:g}{words})"] if first.share < 1 else []
         parts += [f"a bi-encoder (weight {first.share:g})"] if first.share else []
         line = " and ".join(parts)

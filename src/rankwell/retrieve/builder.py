@@ -115,7 +115,7 @@ class SegmentBuilder:
             text, ends = pack_strings([f"{text} {more}" for text, more in zip(texts, added, strict=True)])
             self._digest.update(text.data)
             self._digest.update(ends.data)
-        spans, counts = self._analyzer.spans(text, ends)
+        spans, counts, uncounted = self._analyzer.coded_spans(text, ends)
         words, word_weights = self._vocabulary.words_of(text, spans), np.empty(0, np.float32)
         if self._analyzer.title_weight != 1 and titles:
             heads = [content[:title] for content, title in zip(texts, titles, strict=True)]
@@ -126,7 +126,7 @@ class SegmentBuilder:
             self._digest.update(word_weights.data)
         self._make_room(len(words))
         lengths, before = np.empty(len(texts), np.float32), self._count
-        weighted = words, counts, self._vocabulary.term_of_word, word_weights
+        weighted = words, uncounted, counts, self._vocabulary.term_of_word, word_weights
         postings = self._terms, self._documents, self._frequencies
         self._count = collect_postings(*weighted, first, self._latest, *postings, self._count, lengths)
         self._lengths.append(lengths)

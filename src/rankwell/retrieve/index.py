@@ -45,7 +45,7 @@ from rankwell.retrieve.description import DELETED_NAME, SEGMENT_NAME, read_descr
 from rankwell.retrieve.merging import merge_segments, read_deleted, worth_merging
 from rankwell.retrieve.numbering import NumberedRun, join_hits
 from rankwell.retrieve.segment import Segment
-from rankwell.retrieve.syntax import allowed_masks, parse_syntax, plain_text, scored_prefixes
+from rankwell.retrieve.syntax import allowed_masks, find_exact, parse_syntax, plain_text, scored_prefixes
 
 QUERIES_AT_A_TIME = 256
 VIEWS = 16
@@ -465,7 +465,7 @@ class Index:
             batch = queries[start : start + QUERIES_AT_A_TIME]
             terms = [[*terms, *self._more] for terms in self.analyzer.terms_batch([query.text for query in batch])]
             batches.append((batch, self.search_terms(terms, bm25, k=k, threads=threads)))
-        return NumberedRun(batches, self.documents, name=name)
+        return NumberedRun(batches, self.documents, name=name, exact=find_exact(self, queries, bm25, k), k=k)
 
     def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
         """The best ``k`` documents of each query, given as its terms, as arrays; :meth:`docids` names them."""

@@ -104,7 +104,7 @@ def highlight(state: State, model: Model | None, query: str, answer: Answer, mos
     """Add the spans to highlight in the query and in the first documents of an answer, at most ``most``."""
     documents = list(islice(answer["documents"].values(), most))
     texts = [query, *(document["text"] or "" for document in documents)]
-    words = state.highlighter.words_batch([*texts, *(document["title"] for document in documents)])
+    words = state.highlighter.words_batch([*texts, *(document["title"] for document in documents)], codes=True)
     splits = _split_words(model, words[: len(texts)], texts)
     matches = [[match._asdict() for match in matched] for matched in match_words(words)]
     answer["query_matches"], answer["query_split_words"] = matches[0], splits[0]
