@@ -132,8 +132,8 @@ def test_index_and_tune_weigh_titles(rankwell: Rankwell) -> None:
     index = json.loads(Path("t.json").read_text())["index"]
     assert index["best"] == {"title_weight": 5}
     assert {point["title_weight"] for point in index["grid"]} == {1, 2, 5}
-    plain = rankwell("tune", "index", "q.tsv", "qrels.txt", "--folds", "2", "--weight", "2")
-    assert "--weight title=2" in plain.out
+    plain = rankwell("tune", "index", "q.tsv", "qrels.txt", "--folds", "2", "--weight", "3")
+    assert "--weight title=3" in plain.out
     assert "title=5" not in plain.out
     for wrong, problem in (
         ("title", "expected NAME=VALUE with one of the names title"),

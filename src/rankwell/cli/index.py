@@ -16,7 +16,7 @@ from rankwell.cli.options import (
     IdField,
     RayOption,
     Settings,
-    TextField,
+    TextFields,
     TitleField,
     WorkersOption,
     cluster_of,
@@ -48,7 +48,7 @@ def index(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", callback=output_folder, help="Folder of the index.")],
     id_field: IdField = None,
-    text_field: TextField = None,
+    text_field: TextFields = None,
     title_field: TitleField = None,
     passages: Annotated[
         int,
@@ -139,6 +139,8 @@ def index(
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.languages import LANGUAGES
     from rankwell.corpus.sources import resolve_documents
+    from rankwell.retrieve.description import stored_columns
+    from rankwell.retrieve.index import is_index
     from rankwell.scale.build import IndexJob, build_index
 
     begin = time.monotonic()
@@ -159,8 +161,11 @@ def index(
         made = build_index(job, cluster)
     else:
         same = (append or update) and not (language or stop_words or weight)
-        building = {"analyzer": None if same else analyzer, "store": store}
+        building: dict[str, Any] = {"analyzer": None if same else analyzer, "store": store}
         building |= {"append": append, "update": update, "overwrite": overwrite}
+        if not columns.named and (append or update) and is_index(out) and not Path(collection).is_dir():
+            columns = stored_columns(out) or columns
+        building["columns"] = columns
         documents = resolve_documents(collection, columns, passages=passages)
         made = _build(documents, out, weights, expansions, **building)
     if encode is not None:

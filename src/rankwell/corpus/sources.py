@@ -287,7 +287,7 @@ def _by_query(source: Source, name: str, example: str) -> Iterable[tuple[Any, An
 def collection_digest(source: str, columns: Columns | None = None) -> str:
     """A digest that identifies the documents of a file, whose fields ``columns`` may name, a folder or a data set."""
     if columns is not None and columns.named:
-        return digest([collection_digest(source), columns.id, columns.text, columns.title])
+        return digest([collection_digest(source), columns.id, columns.texts, columns.title])
     path = Path(source)
     if path.is_dir():
         return open_collection(source).digest()

@@ -187,7 +187,8 @@ class FirstStage(Finder):
 
         index = self.index.filtered(scope.filter)
         if not scope.syntax:
-            run, exact = search(index, queries), find_exact(index, queries, self.bm25, k) if self.share else {}
+            run, parts = search(index, queries), (index.segments, index.documents, index.analyzer)
+            exact = find_exact(*parts, queries, self.bm25, k) if self.share else {}
             return before_rest(Run(exact, name=run.name), run).head(k) if exact else run
         return index.search_each(queries, search, name="hybrid" if self.share else "BM25")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +24,6 @@ from rankwell.retrieve.bm25 import BM25, search_segments
 from rankwell.retrieve.builder import Vocabulary
 from rankwell.retrieve.numbering import join_hits
 from rankwell.retrieve.segment import Segment
-
-if TYPE_CHECKING:
-    from rankwell.retrieve.index import Index
 
 TEXTS_AT_A_TIME = 2048
 MOST_CLAUSES, MOST_SCORED = 32, 64
@@ -115,7 +111,14 @@ def allowed_masks(segments: Sequence[Segment], analyzer: Analyzer, clauses: Sequ
     return masks
 
 
-def find_exact(index: Index, queries: Sequence[Query], bm25: BM25, k: int) -> dict[str, Ranking]:
+def find_exact(
+    segments: Sequence[Segment],
+    documents: NumberedDocuments,
+    analyzer: Analyzer,
+    queries: Sequence[Query],
+    bm25: BM25,
+    k: int,
+) -> dict[str, Ranking]:
     """For queries of one word: the document with this id, and those that have the whole of a code like SKU-JA-10158.
 
     A plain word or number is an id only if no document has the word.
@@ -125,15 +128,15 @@ def find_exact(index: Index, queries: Sequence[Query], bm25: BM25, k: int) -> di
         word = query.text.strip()
         if not word or len(word) > MAX_WORD_BYTES or len(word.split()) > 1:
             continue
-        ids = _allowed(index.documents, [word, word.upper(), word.lower()])
+        ids = _allowed(documents, [word, word.upper(), word.lower()])
         if not ids and not _CODE.fullmatch(word):
             continue
-        masks, best = allowed_masks(index.segments, index.analyzer, [Clause("+", word)]), Ranking.of((), ())
+        masks, best = allowed_masks(segments, analyzer, [Clause("+", word)]), Ranking.of((), ())
         if _CODE.fullmatch(word):
-            allowed = [True if segment.store.allowed is None else segment.store.allowed for segment in index.segments]
-            some = [s.masked(mask & also) for s, mask, also in zip(index.segments, masks, allowed, strict=True)]
-            hits = join_hits(index.documents, search_segments(some, [index.analyzer.terms(word)], bm25, k=k), k)
-            best = Ranking(tuple(index.documents.docids(hits.numbers[0])), hits.scores[0])
+            allowed = [True if segment.store.allowed is None else segment.store.allowed for segment in segments]
+            some = [s.masked(mask & also) for s, mask, also in zip(segments, masks, allowed, strict=True)]
+            hits = join_hits(documents, search_segments(some, [analyzer.terms(word)], bm25, k=k), k)
+            best = Ranking(tuple(documents.docids(hits.numbers[0])), hits.scores[0])
         plain = _NUMBER.fullmatch(word) or not _CODE.fullmatch(word)
         if ids and not (plain and any(mask.any() for mask in masks)):
             best = Ranking.of(ids[:1], [best.scores.max(initial=0) + 1]).before(best).head(k)
