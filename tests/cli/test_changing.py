@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rankwell import Index
+from rankwell import Index, System
 
 Rankwell = Callable[..., Any]
 
@@ -109,3 +109,16 @@ def test_an_update_reads_the_columns_that_the_index_was_built_with(rankwell: Ran
     refused = rankwell("index", "c.csv", "--out", "index", "--update")
     assert (refused.code, "no field 'nr' for the id; found 'sku', 'description'" in refused.err) == (2, True)
     assert rankwell("index", "c.csv", "--out", "index", "--update", "--id", "sku", "--text", "description").code == 0
+
+
+def test_a_system_is_updated_as_an_index_is(rankwell: Rankwell, products: None) -> None:
+    System.of_index("index").save("system")
+    Path("more.jsonl").write_text('{"id": "8", "text": "milk"}\n{"id": "10", "text": "honey"}\n')
+    refused = rankwell("index", "more.jsonl", "--out", "system")
+    assert (refused.code, refused.err) == (2, "rankwell: system is a system; --update adds documents to it\n")
+    updated = rankwell("index", "more.jsonl", "--out", "system", "--update")
+    assert updated.out.startswith("system/index: 4 documents")
+    assert docids(rankwell("search", "system", "honey", "--json")) == ["10", "007"]
+    assert rankwell("delete", "system", "10").out.startswith("system: 1 deleted, 3 documents left")
+    wrong = rankwell("index", "more.jsonl", "--out", "system", "--update", "--language", "de")
+    assert "--language does not go with a system" in wrong.err

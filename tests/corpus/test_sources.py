@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from rankwell import Index
 from rankwell.core.errors import InputError, MissingExtraError, Notice, RankwellError
 from rankwell.corpus.formats import read_documents, read_queries
 from rankwell.corpus.formats.fields import Columns
@@ -423,3 +425,21 @@ def test_several_fields_are_the_text_and_stay_fields(file: Write) -> None:
     assert texts == ["Boils.\nnew, eco", "Cuts."]
     with pytest.raises(RankwellError, match="no field 'color' for the text"):
         read_documents(csv, Columns("sku", ["description", "color"]))
+
+
+def test_front_matter_is_the_title_and_fields_of_a_note(tmp_path: Path) -> None:
+    for name, content in {
+        "a.md": "\ufeff---\r\ntitle: Vacation\r\ntags: [hr, leave]\r\ndate: 2024-05-01\r\n---\r\n\r\nThirty days.\r\n",
+        "b.md": "---\ntags: hr\n---\n# Heading\n\nText.\n",
+        "c.md": "---\nno yaml: [\n---\nText.\n",
+        "d.md": "---\nA rule, not fields.\n",
+        "e.txt": "---\ntitle: Not Markdown\n---\n",
+    }.items():
+        (tmp_path / name).write_text(content, newline="")
+    a, b, c, d, e = resolve_documents(tmp_path)
+    fields = {"tags": ["hr", "leave"], "date": datetime.date(2024, 5, 1)}
+    assert (a.title, a.text, a.metadata) == ("Vacation", "Thirty days.", fields)
+    assert (b.title, b.text, b.metadata) == ("Heading", "Text.", {"tags": "hr"})
+    assert [document.text[:3] for document in (c, d, e)] == ["---"] * 3
+    index = Index.build(tmp_path)
+    assert index.search("days", filter="date >= '2024-05-01' and tags = 'leave'").docids == ("a.md",)

@@ -23,10 +23,10 @@ SHOWN = 10
 LINES = 3
 
 
-def print_answers(result: RunResult, *, as_json: bool, filtered: bool = False) -> None:
-    """Print the answers of each query, best first; ``filtered`` if a filter left documents out."""
+def print_answers(result: RunResult, *, as_json: bool, filter: str | None = None) -> None:
+    """Print the answers of each query, best first, or why there are none."""
     from rankwell.corpus.records import Ranking
-    from rankwell.rank.answers import match_answers, read_answers
+    from rankwell.rank.answers import explain_nothing, match_answers, read_answers
 
     console = make_console(soft_wrap=True)
     for query in result.queries:
@@ -41,8 +41,7 @@ def print_answers(result: RunResult, *, as_json: bool, filtered: bool = False) -
             if answers:
                 show_answers(console, answers, matches)
             else:
-                passes = "that passes the filter " * filtered
-                console.print(f"Nothing found: no document {passes}has a word of this question.\n")
+                console.print(f"Nothing found: {explain_nothing(result.texts, query.text, filter)}.\n", markup=False)
 
 
 def make_console(**options: Any) -> Console:
@@ -69,7 +68,9 @@ def show_answers(
             _show_text(console, answer.text, words.text, lines)
         if answer.metadata:
             shown = "  ".join(f"{name}: {_as_text(value)}" for name, value in answer.metadata.items())
-            console.print(f"     {shown[: console.width - 6]}", style="dim", markup=False)
+            room = console.width - 6
+            shown = shown if len(shown) <= room else f"{shown[: room - 1].rstrip()}…"
+            console.print(f"     {shown}", style="dim", markup=False)
         if answer.contents or answer.metadata:
             console.print()
 

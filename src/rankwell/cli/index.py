@@ -20,11 +20,12 @@ from rankwell.cli.options import (
     TitleField,
     WorkersOption,
     cluster_of,
+    excludes,
     needs,
     output_folder,
     read_settings,
 )
-from rankwell.core.errors import Notice
+from rankwell.core.errors import Notice, RankwellError
 
 if TYPE_CHECKING:
     from rankwell.corpus.records import Document
@@ -46,7 +47,7 @@ def index(
             "id like irds:msmarco-passage or hf:owner/name.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", callback=output_folder, help="Folder of the index.")],
+    out: Annotated[Path, typer.Option("--out", "-o", callback=output_folder, help="Folder of the index, or a system.")],
     id_field: IdField = None,
     text_field: TextFields = None,
     title_field: TitleField = None,
@@ -139,12 +140,20 @@ def index(
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.languages import LANGUAGES
     from rankwell.corpus.sources import resolve_documents
+    from rankwell.rank.texts import INDEX, is_system
     from rankwell.retrieve.description import stored_columns
     from rankwell.retrieve.index import is_index
     from rankwell.scale.build import IndexJob, build_index
 
-    begin = time.monotonic()
+    begin, system = time.monotonic(), None
     allow_uncompiled()
+    if is_system(out):
+        excludes(context, "a system", "overwrite", "store", "weights", "expansions", "encoder", "words", "language")
+        if not (append or update):
+            raise RankwellError(f"{out} is a system; --update adds documents to it")
+        from rankwell.rank.system import System
+
+        system, out = System.open(out), out / INDEX
     needs(context, {"encoder": "store", "words": "store", "segment_documents": "ray"})
     cluster = cluster_of(context, "append", "expansions", "overwrite", "update", "weights")
     options = read_settings(settings, SETTINGS)
@@ -167,13 +176,20 @@ def index(
             columns = stored_columns(out) or columns
         building["columns"] = columns
         documents = resolve_documents(collection, columns, passages=passages)
-        made = _build(documents, out, weights, expansions, **building)
+        if system is not None:
+            (system.update if update else system.add)(documents)
+            made = system.index
+        else:
+            made = _build(documents, out, weights, expansions, **building)
     if encode is not None:
         encode(made)
     texts = made.documents.texts(made.documents.live_numbers()[:50]) if made.has_texts else []
     if (other := made.analyzer.guess(texts)) is not None:
         name = LANGUAGES[other].name if other in LANGUAGES else "English"
         warnings.warn(f"the texts look {name}; --language {other} finds more of them", Notice, stacklevel=1)
+    if empty := sum(store.empty for store in made.documents.stores):
+        said = f"{empty:,} of {len(made):,} documents {'is' if empty == 1 else 'are'} empty; no search finds"
+        warnings.warn(f"{said} {'it' if empty == 1 else 'them'}", Notice, stacklevel=1)
     size, seconds = folder_size(out) / 1e6, time.monotonic() - begin
     print(f"{out}: {len(made):,} documents, {made.terms:,} terms, {size:,.1f} MB, {seconds:.1f} s")
 

@@ -183,7 +183,7 @@ def search(
     )
     result = request.execute(_workers(cluster, hybrid, out), name=options.get("tag"))
     if out is None:
-        print_answers(result, as_json=json, filtered=filter is not None)
+        print_answers(result, as_json=json, filter=filter)
         return
     write_result(result, out, options.get("format", "trec"))
     if cluster is not None:

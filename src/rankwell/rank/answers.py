@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rankwell.corpus.analyser import Analyzer, Word
+from rankwell.corpus.filters import FilterSource
 from rankwell.corpus.records import Document, Metadata, Ranking
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.index import Index
@@ -92,6 +93,18 @@ def match_answers(query: str, answers: Sequence[Answer], texts: Texts) -> list[A
     analyzer = texts.analyzer if isinstance(texts, Index) else Analyzer.english()
     matches = match_texts(analyzer, query, [*(a.title for a in answers), *(a.text for a in answers)])
     return list(map(AnswerMatches, matches[: len(answers)], matches[len(answers) :]))
+
+
+def explain_nothing(texts: Texts, query: str, filter: FilterSource | None = None) -> str:
+    """Why a search found nothing."""
+    index = texts if isinstance(texts, Index) else None
+    if index is not None and not index.analyzer.terms(query):
+        return "the question has only words that are not searched, such as the"
+    if index is not None and filter is not None and (found := len(index.search(query))):
+        parsed = index.documents.resolve_filter(filter)
+        near = "; ".join(index.documents.explain_filter(parsed)) if parsed is not None else ""
+        return f"{found:,} found, none passes the filter{near and f' ({near})'}"
+    return "no document has a word of this question"
 
 
 def snippet(text: str, matches: Sequence[Match], length: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.core.checksums import TABLE
-from rankwell.core.errors import InputError, folder_error
+from rankwell.core.errors import InputError, folder_error, wrong_version
 from rankwell.core.manifest import Manifest, check_seal, file_digest, write_sealed
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats.fields import Columns
@@ -75,8 +75,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     if not isinstance(description, dict) or description.get("format") != _FORMAT:
         raise InputError(path, None, "not the description of an index")
     if (version := description.get("version")) != INDEX_VERSION:
-        problem = f"an index of version {version}; this rankwell reads version {INDEX_VERSION}: build it again"
-        raise InputError(path, None, problem)
+        raise wrong_version(path, "an index", version, INDEX_VERSION, "build it again")
     check_seal(path, description)
     names = description.get("segments")
     if not isinstance(names, list) or not names or not all(SEGMENT_NAME.fullmatch(str(name)) for name in names):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import Array, gather, pack_strings
-from rankwell.core.errors import InputError
+from rankwell.core.errors import InputError, wrong_version
 from rankwell.core.mapped import ArrayFolder, MappedArray
 from rankwell.corpus.filters import Filter
 from rankwell.corpus.lexicon import Lexicon
@@ -76,8 +76,7 @@ class Segment:
             arrays = ArrayFolder(folder)
             info = json.loads(arrays.read_bytes("segment.json"))
             if (version := info["version"]) != SEGMENT_VERSION:
-                problem = f"an index of version {version}; this rankwell reads {SEGMENT_VERSION}: build it again"
-                raise InputError(folder, None, problem)
+                raise wrong_version(folder, "an index", version, SEGMENT_VERSION, "build it again")
             length, data_hash, bits = float(info["total_length"]), str(info["data_hash"]), int(info["window_bits"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise InputError(folder, None, "not a segment of an index (no readable segment.json)") from None
