@@ -26,18 +26,20 @@ LINES = 3
 def print_answers(result: RunResult, *, as_json: bool, filter: str | None = None) -> None:
     """Print the answers of each query, best first, or why there are none."""
     from rankwell.corpus.records import Ranking
-    from rankwell.rank.answers import explain_nothing, match_answers, read_answers
+    from rankwell.rank.answers import did_you_mean, explain_nothing, match_answers, read_answers
 
     console = make_console(soft_wrap=True)
     for query in result.queries:
         answers = read_answers(result.run.get(query.qid, Ranking.of((), ())), result.texts)
-        matches = match_answers(query.text, answers, result.texts)
+        matches, meant = match_answers(query.text, answers, result.texts), did_you_mean(result.texts, query.text)
         if as_json:
-            print(_as_json(query, answers, matches))
+            print(_as_json(query, answers, matches, meant))
         else:
             if len(result.queries) > 1:
                 console.print(f"[bold]{query.qid}[/bold]  ", end="")
                 console.print(query.text, markup=False)
+            if meant:
+                console.print(f"Did you mean: {meant}?", style="bold", markup=False)
             if answers:
                 show_answers(console, answers, matches)
             else:
@@ -97,7 +99,7 @@ def _as_text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[AnswerMatches]) -> str:
+def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[AnswerMatches], meant: str | None) -> str:
     rows = [
         {
             "rank": rank,
@@ -111,4 +113,5 @@ def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[AnswerMa
         }
         for rank, (answer, words) in enumerate(zip(answers, matches, strict=True), 1)
     ]
-    return json.dumps({"qid": query.qid, "query": query.text, "results": rows}, ensure_ascii=False)
+    record = {"qid": query.qid, "query": query.text, "did_you_mean": meant, "results": rows}
+    return json.dumps(record, ensure_ascii=False)

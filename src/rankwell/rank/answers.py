@@ -11,6 +11,7 @@ from rankwell.corpus.filters import FilterSource
 from rankwell.corpus.records import Document, Metadata, Ranking
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.index import Index
+from rankwell.retrieve.spelling import suggest
 
 # Which words of a text have the stem of a word of the query: what a page or a terminal highlights
 
@@ -93,6 +94,11 @@ def match_answers(query: str, answers: Sequence[Answer], texts: Texts) -> list[A
     analyzer = texts.analyzer if isinstance(texts, Index) else Analyzer.english()
     matches = match_texts(analyzer, query, [*(a.title for a in answers), *(a.text for a in answers)])
     return list(map(AnswerMatches, matches[: len(answers)], matches[len(answers) :]))
+
+
+def did_you_mean(texts: Texts, query: str) -> str | None:
+    """A query with its unknown words corrected, if an index has words near them."""
+    return suggest(texts.segments, texts.analyzer, query) if isinstance(texts, Index) else None
 
 
 def explain_nothing(texts: Texts, query: str, filter: FilterSource | None = None) -> str:

@@ -52,9 +52,12 @@ from rankwell.retrieve.description import (
 from rankwell.retrieve.merging import merge_segments, read_deleted, worth_merging
 from rankwell.retrieve.numbering import NumberedRun, join_hits
 from rankwell.retrieve.segment import Segment
+from rankwell.retrieve.spelling import find_corrections
 from rankwell.retrieve.syntax import allowed_masks, find_exact, parse_syntax, plain_text, scored_prefixes
 
 QUERIES_AT_A_TIME = 256
+KNOWN = 2
+"""How many times a known word of a query counts beside one that was corrected."""
 VIEWS = 16
 """Filters whose results are remembered."""
 Prepare = Callable[[DocumentStore], object]
@@ -84,8 +87,8 @@ class Index:
 
     filter: Filter | None = None
     """What restricts searches; :meth:`filtered` sets it."""
-    _more: Sequence[str] = ()
-    """Terms that are searched for besides those of a query."""
+    _more: Sequence[str] | None = None
+    """Terms that are searched for besides those of a query of the syntax, whose words are not corrected."""
     _stamp: Stamp | None = None
     """The version of ``index.json`` that was opened."""
 
@@ -476,7 +479,11 @@ class Index:
             allow_uncompiled(0)
         for start in track(range(0, len(queries), QUERIES_AT_A_TIME), "searching", unit="batches"):
             batch = queries[start : start + QUERIES_AT_A_TIME]
-            terms = [[*terms, *self._more] for terms in self.analyzer.terms_batch([query.text for query in batch])]
+            texts = [query.text for query in batch]
+            terms = [[*terms, *(self._more or ())] for terms in self.analyzer.terms_batch(texts)]
+            if self._more is None:
+                for row, found in find_corrections(self.segments, self.analyzer, texts, terms).items():
+                    terms[row] = [*terms[row] * KNOWN, *(correction.term for correction in found)]
             batches.append((batch, self.search_terms(terms, bm25, k=k, threads=threads)))
         exact = find_exact(self.segments, self.documents, self.analyzer, queries, bm25, k)
         return NumberedRun(batches, self.documents, name=name, exact=exact, k=k)

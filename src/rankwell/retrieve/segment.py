@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,6 +25,8 @@ from rankwell.retrieve.scoring_kernels import Workspace, search
 
 CHECKED_POSTINGS = 1 << 16
 MERGED_POSTINGS = 1_000_000
+SPELLED, RARE_LETTER = 5000, 1000
+"""Terms that are read for the letters of a language, and letters of which one is rare."""
 KNOWN_NORMS = 4
 """Parameters whose norms are remembered. Not by functools: a segment in a circle of references would stay open."""
 FEW_SELECTED = 1 / 64
@@ -280,6 +283,17 @@ class Segment:
         if documents.max(initial=0) >= len(self):
             raise InputError(self._tie_documents.path, None, "damaged: a number above that of the documents")
         return np.where(keys > 0, documents, -1), scores
+
+    @cached_property
+    def letters(self) -> str:
+        """The letters of its terms, without those that are rare."""
+        counts = Counter("".join(self.terms.strings(range(min(len(self.terms), SPELLED)))))
+        return "".join(letter for letter, n in counts.items() if letter.isalpha() and n * RARE_LETTER > counts.total())
+
+    @cached_property
+    def spellings(self) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint32]]:
+        """The bytes of each term: how many, the first, and which there are (their five low bits)."""
+        return self.terms.spellings()
 
     def live_lengths(self) -> NDArray[np.float32]:
         """The lengths of the documents that are not deleted."""

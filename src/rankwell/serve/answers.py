@@ -8,7 +8,7 @@ from itertools import islice
 from rankwell.corpus.analyser import Word
 from rankwell.corpus.records import Ranking
 from rankwell.inputs.reader import LaidOutPairs
-from rankwell.rank.answers import match_words
+from rankwell.rank.answers import did_you_mean, explain_nothing, match_words
 from rankwell.rank.engines.engine import Logits, probability, relevance
 from rankwell.serve.formats import Answer, Explain, Search
 from rankwell.serve.state import Found, Model, State
@@ -63,6 +63,8 @@ def search_answer(
     shown = dict.fromkeys(entry["docid"] for name in (first, "rerank") for entry in answer[name] or ())
     documents = read_documents(state, list(shown), body.fields)
     answer |= {"query_matches": [], "query_split_words": [], "documents": documents}
+    answer["did_you_mean"] = did_you_mean(state.aside, query)
+    answer["nothing"] = None if len(candidates) else explain_nothing(state.aside, query, body.filter)
     if body.words:
         add_words(state, body.query, found, dict(islice(documents.items(), most)))
     if body.highlight:
@@ -104,7 +106,7 @@ def highlight(state: State, model: Model | None, query: str, answer: Answer, mos
     """Add the spans to highlight in the query and in the first documents of an answer, at most ``most``."""
     documents = list(islice(answer["documents"].values(), most))
     texts = [query, *(document["text"] or "" for document in documents)]
-    words = state.highlighter.words_batch([*texts, *(document["title"] for document in documents)], codes=True)
+    words = state.aside.analyzer.words_batch([*texts, *(document["title"] for document in documents)], codes=True)
     splits = _split_words(model, words[: len(texts)], texts)
     matches = [[match._asdict() for match in matched] for matched in match_words(words)]
     answer["query_matches"], answer["query_split_words"] = matches[0], splits[0]

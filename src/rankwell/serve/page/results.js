@@ -127,6 +127,7 @@ export function about(found, state, actions) {
   const times = [`${title(FIRST)} ${milliseconds(found.ms.first)}`, reranked && !pending && `re-ranking ${milliseconds(found.ms.rerank)}`].filter(Boolean);
   return [
     state.filter && el("button", { type: "button", class: "chip", title: "Search without this filter", "aria-label": `Remove the filter ${state.filter}`, onclick: () => actions.go({ ...state, ...PANEL, page: 1, filter: "" }) }, `${state.filter} ✕`),
+    found.meant && el("span", {}, "Did you mean ", el("a", { href: `?${new URLSearchParams({ q: found.meant })}` }, found.meant), "?"),
     el("span", { title: times.join(", ") }, `${plural(found.candidates, "candidate")} in ${milliseconds(found.ms.total)}`),
     reranked && el("label", { class: "choice" }, el("span", {}, "re-ranked"),
       select("How many candidates are re-ranked", depths(state.depth).map((n) => [n, `top ${n}`]), state.depth,

@@ -92,6 +92,8 @@ function summary(found) {
   return {
     ...found,
     query: first.query,
+    meant: first.did_you_mean,
+    nothing: first.nothing,
     split: found.answers.some((answer) => answer.query_split_words.length > 0),
     ms: { first: first.ms[FIRST], rerank: sum("rerank"), total: Math.max(...found.answers.map(({ ms }) => ms.total)) },
   };
