@@ -47,7 +47,7 @@ def client(folder: Path) -> Iterator[TestClient]:
 def found(client: TestClient, query: str = "honey", **more: Any) -> list[str]:
     answer = client.post("/search", json={"query": query, **more})
     assert answer.status_code == 200, answer.text
-    return [row["docid"] for row in answer.json()["bm25"]]
+    return [row["id"] for row in answer.json()["results"]]
 
 
 def put(client: TestClient, *documents: dict[str, Any], headers: dict[str, str] = KEY) -> Any:
@@ -159,7 +159,7 @@ def test_searches_are_filtered_and_return_the_fields_they_ask_for(client: TestCl
     assert found(client, query="+honey -milk", syntax=True, filter="lang = 'en'") == ["b"]
     assert found(client, query='"honey honey"', syntax=True) == []
     answer = client.post("/search", json={"query": "honey", "fields": ["year"]}).json()
-    assert {docid: row["metadata"] for docid, row in answer["documents"].items()} == {
+    assert {row["id"]: row["fields"] for row in answer["results"]} == {
         "a": {"year": 2014},
         "b": {"year": 2016},
     }
@@ -193,7 +193,7 @@ def test_searches_go_on_while_documents_are_written(client: TestClient) -> None:
     def search() -> None:
         while not stop.is_set():
             answer = client.post("/search", json={"query": "honey"})
-            if answer.status_code != 200 or not {"a", "b"} <= {row["docid"] for row in answer.json()["bm25"]}:
+            if answer.status_code != 200 or not {"a", "b"} <= {row["id"] for row in answer.json()["results"]}:
                 problems.append(answer.text)
 
     threads = [threading.Thread(target=search) for _ in range(2)]
@@ -213,7 +213,7 @@ def test_a_hybrid_system_encodes_what_is_put(tmp_path: Path, folder: Path, tiny_
     sources = Sources(system.folder, computing=Computing("cpu"), is_system=True)
     with opened(sources, writing_key="writer") as client:
         assert put(client, {"id": "n", "text": "honey wax bees"}).status_code == 200
-        rows = client.post("/search", json={"query": "honey wax bees", "k": 1, "stages": "hybrid"}).json()["hybrid"]
-        assert rows[0]["docid"] == "n"
+        rows = client.post("/search", json={"query": "honey wax bees", "k": 1, "stages": "hybrid"}).json()["results"]
+        assert rows[0]["id"] == "n"
     expected = System.open(system.folder, device="cpu").search("honey wax bees", k=1)
     assert (expected[0].docid, pytest.approx(rows[0]["score"])) == ("n", expected[0].score)

@@ -252,7 +252,7 @@ class Service:
                 scored = await self._score(reranker, prepare, scoring, about)
                 ms |= {"rerank": round(scoring.work_ms, 3), "queue": round(scoring.queue_ms, 3)}
         most = self.limits.highlighted
-        shown = partial(search_answer, state, model, body, query, found, scored, first=first, most=most)
+        shown = partial(search_answer, state, model, body, query, found, scored, most=most)
         answer = await self._in(self._answering, shown)
         about |= {"candidates": len(found.ranking), "generation": state.generation}
         ms["total"] = round(1000 * (time.perf_counter() - begin), 3)

@@ -27,8 +27,8 @@ function movement(row, side, otherName) {
 }
 
 // What the index knows of a document besides: an address is a link, a click on another value leaves the documents with it.
-export function fields(metadata, state, go) {
-  const values = Object.entries(metadata ?? {}).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
+export function fields(named, state, go) {
+  const values = Object.entries(named ?? {}).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
   if (!values.length) return null;
   return el("p", { class: "fields" }, values.map(([name, value]) => /^https?:\/\//.test(value) ? el("a", { href: value, target: "_blank", rel: "noopener noreferrer" }, `${value.replace(/^https?:\/\//, "")} ↗`) : el("button", {
     type: "button",
@@ -65,7 +65,7 @@ function card(row, side, list, found, state, { open, go: search }) {
   text?.text === null || text?.text === undefined
     ? el("p", { class: "text none" }, "The index keeps no text of this document.")
     : el("p", { class: "text" }, snippet(text)),
-  fields(text?.metadata, state, search),
+  fields(text?.fields, state, search),
   row.probability !== null && el("meter", { min: 0, max: 1, value: row.probability, "aria-label": told, title: told }));
 }
 
