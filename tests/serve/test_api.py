@@ -282,7 +282,7 @@ def test_without_a_model_there_is_bm25_and_a_note(
         assert (ready["note"], ready["reranker"], ready["stages"]) == (note, False, ["bm25"])
         answer = client.post("/search", json={"query": QUERY}).json()
         assert answer["stages"] == "bm25"
-        assert len(answer["first"]) == 10
+        assert len(answer["results"]) == 10
         for path, body in (("/rerank", {"query": "a", "texts": ["b"]}), ("/search", {"query": "a", "stages": "both"})):
             refused = client.post(path, json=body)
             assert (refused.status_code, refused.json()["error"]) == (409, note)

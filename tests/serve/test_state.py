@@ -261,7 +261,7 @@ def test_an_index_that_is_replaced_while_it_is_reloaded(
         assert (refused.status_code, refused.json()["error_type"]) == (409, "reload_failed")
         assert refused.json()["message"].endswith("was rebuilt while it was being opened; try again")
         after = client.post("/search", json={"query": QUERY}).json()
-        assert (after["generation"], after["hybrid"]) == (1, before["hybrid"])
+        assert (after["generation"], after["results"]) == (1, before["results"])
         assert client.post("/reload").json()["index"]["documents"] == 20
 
 

@@ -129,7 +129,7 @@ def test_a_reload_finds_what_models_the_system_has_now(
             shutil.rmtree(folder)
             system.save(folder)
             assert client.post("/reload").json()["reranker"] is reranks
-            assert (client.post("/search", json={"query": QUERY}).json()["results"] is not None) is reranks
+            assert (client.post("/search", json={"query": QUERY}).json()["first"] is not None) is reranks
             assert service._searches.size((service.state, "bm25", 10, EVERYTHING)) == batch
             engines = [model.ranker.engine.tokens_at_once for model in service.state.models.values()]
             assert service.engine.limit == max([1 << 17, *(16 * tokens for tokens in engines)])

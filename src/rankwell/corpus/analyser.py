@@ -226,14 +226,15 @@ class Analyzer(BaseModel):
         The last array says which words are such: they are searched for, but not counted in a text's length.
         """
         spans, counts = self.spans(text, ends)
-        codes, code_counts = np.empty((len(text), 2), np.int64), np.empty(len(ends), np.int64)
+        codes, code_counts = np.empty((len(text), 3), np.int64), np.empty(len(ends), np.int64)
         find_codes(text, spans, counts, codes, code_counts)
-        if not len(ends) or not code_counts[-1]:
-            return spans, counts, np.zeros(len(spans), np.bool_)
-        codes = codes[: code_counts[-1]]
-        # A code before its first part, and a word before its own.
-        order = np.lexsort([-np.concatenate([spans[:, 1], codes[:, 1]]), np.concatenate([spans[:, 0], codes[:, 0]])])
-        return np.concatenate([spans, codes])[order], counts + code_counts, order >= len(spans)
+        found = codes[: code_counts[-1] if len(ends) else 0]
+        found = found[np.argsort(found[:, 2], kind="stable")]
+        uncounted = np.zeros(len(spans) + len(found), np.bool_)
+        uncounted[found[:, 2] + np.arange(len(found))] = True
+        joined = np.empty((len(uncounted), 2), np.int64)
+        joined[~uncounted], joined[uncounted] = spans, found[:, :2]
+        return joined, counts + code_counts, uncounted
 
     def _segmented(
         self, text: NDArray[np.uint8], ends: NDArray[np.int64]

@@ -163,12 +163,13 @@ def find_words(
 
 
 @helper
-def _has(text: Bytes, start: int, end: int) -> int:
-    """1 if a word has an ASCII digit, 2 if it has anything else, 3 if it has both."""
-    found = 0
+def _is_mixed(text: Bytes, start: int, end: int) -> bool:
+    """Whether there are ASCII digits and letters of any kind."""
+    digits, letters = False, False
     for at in range(start, end):
-        found |= 1 if 48 <= text[at] <= 57 else 2
-    return found
+        digits |= 48 <= text[at] <= 57
+        letters |= text[at] >= 65
+    return digits and letters
 
 
 @helper
@@ -195,34 +196,35 @@ def find_codes(
     codes: NDArray[np.int64],
     code_counts: NDArray[np.int64],
 ) -> None:
-    """Fill ``codes`` with the spans of the parts of words such as ``add_done`` and ``readLine``, and of joined words.
+    """Fill ``codes`` with the parts of words such as ``add_done`` and ``readLine``, and with joined words.
 
-    Joined are words with one ``-``, ``.`` or ``/`` between them that have letters and digits: ``SKU-JA-10158``.
+    A row has its first byte, its end, and its place among the words. Joined are words with one ``-``, ``.`` or ``/``
+    between them that have letters and digits: ``SKU-JA-10158``.
     """
     count = np.int64(0)
     word = np.int64(0)
     for i in range(len(counts)):
-        joined, kinds = word, 0
+        joined = word
         while word < counts[i]:
             start, end = spans[word, 0], spans[word, 1]
             begin = start
             for at in range(start, end):
-                if _splits(text, at, start, end):
+                if text[at] < 97 and _splits(text, at, start, end):
                     if at - begin > 1:
-                        codes[count, 0], codes[count, 1] = begin, at
+                        codes[count, 0], codes[count, 1], codes[count, 2] = begin, at, word + 1
                         count += 1
                     begin = at if 65 <= text[at] <= 90 else at + 1
             if start < begin < end - 1:
-                codes[count, 0], codes[count, 1] = begin, end
+                codes[count, 0], codes[count, 1], codes[count, 2] = begin, end, word + 1
                 count += 1
-            kinds |= _has(text, start, end)
             word += 1
             if word < counts[i] and spans[word, 0] == end + 1 and 45 <= text[end] <= 47:
                 continue
-            if joined < word - 1 and kinds == 3 and end - spans[joined, 0] <= MAX_WORD_BYTES:
-                codes[count, 0], codes[count, 1] = spans[joined, 0], end
+            first = spans[joined, 0]
+            if joined < word - 1 and end - first <= MAX_WORD_BYTES and _is_mixed(text, first, end):
+                codes[count, 0], codes[count, 1], codes[count, 2] = first, end, joined
                 count += 1
-            joined, kinds = word, 0
+            joined = word
         code_counts[i] = count
 
 
