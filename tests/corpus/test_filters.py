@@ -98,7 +98,7 @@ def test_many_digits_are_read_or_refused_in_a_moment(end: str) -> None:
 
 def test_numbers_texts_and_booleans_are_different_values(tmp_path: Path) -> None:
     rows = [1, "1", True, 0, False, "true"]
-    documents = [Document(str(n), "x", metadata={"v": value}) for n, value in enumerate(rows)]
+    documents = [Document(str(n), "", metadata={"v": value}) for n, value in enumerate(rows)]
     store = DocumentStore.build(documents, tmp_path / "store")
     assert [selected(store, {"v": value}) for value in rows] == list("012345")
 
@@ -197,7 +197,7 @@ def test_columns_of_files_are_metadata(tmp_path: Path, name: str) -> None:
 
 
 def test_a_damaged_column_is_an_error_before_it_selects(tmp_path: Path) -> None:
-    documents = [Document(str(n), "x", metadata={"n": n, "lang": "de"}) for n in range(9)]
+    documents = [Document(str(n), "", metadata={"n": n, "lang": "de"}) for n in range(9)]
     DocumentStore.build(documents, tmp_path / "store")
     for path in sorted((tmp_path / "store" / "fields").glob("*.n*")):
         good = path.read_bytes()

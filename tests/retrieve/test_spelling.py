@@ -15,7 +15,7 @@ TEXTS = [
     "A jacket of wool, with insurance",
     "Health insurance and its coverage",
     "Maintenance of the refrigerator",
-    "Regenjacke für den Sommer, ein Café",
+    "Regenjacke für den Sommer, ein Café; it performs",
 ]
 
 
@@ -33,13 +33,14 @@ def suggested(index: Index, query: str) -> str | None:
     [
         ("waterprof jaket", "waterproof jacket"),
         ("Helath insuracne!", "health insurance!"),
-        ("xacket", "jacket"),
-        ("refirgeratro", "refrigerator"),
-        ("maintainence", "maintenance"),
-        ("cafe", "café"),
+        ("refrigerater jakcet", "refrigerator jacket"),
+        ("sumer", None),
+        ("somer", "sommer"),
+        ("performated", None),
+        ("xacket", None),
         ("waterproof jackets", None),
         ("xyzzy", None),
-        ("rai", None),
+        ("rian", None),
         ("KX-4711b", None),
         ("", None),
     ],
@@ -60,15 +61,14 @@ def test_the_words_of_a_syntax_are_not_corrected(index: Index) -> None:
 
 
 def test_frequent_words_are_likelier() -> None:
-    index = Index.build([*["a boat"] * 3, "a coat", "a goat"])
-    assert suggested(index, "oat boat") is None
-    assert suggested(index, "aoat") == "boat"
+    index = Index.build([*["green trains"] * 3, "three traits"])
+    assert suggested(index, "trais") == "trains"
 
 
 def test_words_of_deleted_documents_are_unknown() -> None:
-    index = Index.build({"a": "honey", "b": "money money", "c": "tea"})
+    index = Index.build({"a": "planet", "b": "planer planer", "c": "tea"})
     index.delete("a")
-    assert suggested(index, "honey") == "money"
+    assert suggested(index, "planet") == "planer"
 
 
 def test_languages_without_alphabetic_words_are_left_out() -> None:

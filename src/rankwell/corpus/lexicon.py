@@ -132,18 +132,6 @@ class Lexicon:
             numbers = numbers[self._arena[begins[numbers] + place] == byte]
         return numbers
 
-    def spellings(self) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint32]]:
-        """The bytes of each string: how many, the first, and which there are (a bit for the five low bits of each)."""
-        self.check()
-        ends = self._ends[: self._count]
-        begins = np.concatenate([[0], ends])[:-1]
-        arena = self._arena[: ends[-1]]
-        return (
-            ends - begins,
-            arena[begins],
-            np.bitwise_or.reduceat(np.uint32(1) << (arena & 31).astype(np.uint32), begins),
-        )
-
     def number(self, string: str) -> int:
         """The number of one string, or -1."""
         return int(self.find([string])[0])

@@ -132,7 +132,7 @@ class DocumentStore:
     """Documents by id, in memory or read from disk when they are needed.
 
     Those ``deleted`` keep their places, but are not found by their ids. ``filter`` and ``mask`` restrict searches, but
-    neither statistics nor reading. ``empty`` documents have no text, so no search finds them.
+    neither statistics nor reading. ``empty`` documents have no text.
     """
 
     def __init__(
@@ -171,14 +171,20 @@ class DocumentStore:
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_] | None:
-        """The documents that a search may find: not deleted or empty, and selected by filter and mask; None for all."""
+        """The documents that a search may find: not deleted, and selected by filter and mask; None if these are all."""
         masks = [] if self.deleted is None else [~self.deleted]
-        if self.empty and self._texts is not None:
-            self._texts.check_ends()
-            masks.append(np.diff(self._texts.ends, prepend=0) > 0)
         masks += [] if self.filter is None else [self.filter.select({ID: Ids(self.docids), **self.columns}, len(self))]
         masks += [] if self._mask is None else [self._mask]
         return reduce(np.logical_and, masks) if masks else None
+
+    @cached_property
+    def described(self) -> NDArray[np.bool_] | None:
+        """Those of the allowed documents that have a text, by which vectors find them."""
+        if not self.empty or self._texts is None:
+            return self.allowed
+        self._texts.check_ends()
+        filled = np.diff(self._texts.ends, prepend=0) > 0
+        return filled if self.allowed is None else filled & self.allowed
 
     @classmethod
     def of_texts(cls, texts: Mapping[str, str], titles: Sequence[int] = ()) -> DocumentStore:

@@ -290,11 +290,6 @@ class Segment:
         counts = Counter("".join(self.terms.strings(range(min(len(self.terms), SPELLED)))))
         return "".join(letter for letter, n in counts.items() if letter.isalpha() and n * RARE_LETTER > counts.total())
 
-    @cached_property
-    def spellings(self) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint32]]:
-        """The bytes of each term: how many, the first, and which there are (their five low bits)."""
-        return self.terms.spellings()
-
     def live_lengths(self) -> NDArray[np.float32]:
         """The lengths of the documents that are not deleted."""
         lengths = self._lengths.whole()
@@ -331,6 +326,18 @@ class Segment:
             if term >= 0:
                 mask[self._documents(term, term + 1)] = True
         return mask
+
+    def first_with(self, term: str, most: int) -> NDArray[np.int64]:
+        """Some of the first documents with a term, deleted ones too."""
+        number = int(self.find_terms(*pack_strings([term]))[0])
+        begin, end = self.posting_begins[number : number + 2].tolist() if number >= 0 else (0, 0)
+        if begin == end:
+            return np.empty(0, np.int64)
+        chunk, last = self.chunk_begins[number : number + 2].tolist()
+        if chunk + 1 < last:
+            end = begin + int(self._chunks[1].values[chunk + 1])
+        low = self._postings.values[begin : min(begin + most, end)].astype(np.int64)
+        return low | int(self._chunks[0].values[chunk]) << self.window_bits
 
     def _documents(self, first: int, last: int) -> NDArray[np.int64]:
         """The documents of all postings of terms ``first … last - 1``, which must be verified."""

@@ -1,11 +1,13 @@
-"""Spelling: the known word nearest to one that no document has, by edits and by how many documents have it.
+"""Spelling: the known word nearest to one that no document has, by one edit and by how many documents have it.
 
-An edit is a letter left out, put in, replaced, or exchanged with the next. Words with one edit are made and stemmed, so
-that an error in an ending is seen, too; for long words without such a neighbour, stems two edits away are looked for.
+An edit is a letter left out, put in, replaced, or exchanged with the next, but not the first. All words with one are
+made and stemmed, so that an error in an ending is seen, too. The index has stems alone: whether a word is one of the
+collection's is looked up in the texts of some documents that have its stem.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,16 +18,10 @@ from rankwell.core.arrays import pack_strings
 from rankwell.corpus.analyser import Analyzer, Word
 from rankwell.retrieve.segment import Segment
 
-SHORTEST, LONG, LONGEST = 4, 8, 30
-"""Letters of a word that is corrected, and of one that may have two errors."""
-RARE = 20
-"""A neighbour that fewer documents have may be an error itself."""
-ENDING, MOST = 5, 20
-"""Letters of an ending, and stems that are compared at most."""
-FAR = 0.01
-"""How much less likely two errors are than one."""
-FIRST = 0.1
-"""How much less likely an error in the first letter is."""
+SHORTEST, LONGEST = 5, 30
+"""Letters of a word that is corrected."""
+TRIED, READ = 4, 20
+"""Likeliest words that are looked up, and documents that are read for each."""
 
 
 class Correction(NamedTuple):
@@ -54,19 +50,9 @@ def find_corrections(
 def suggest(segments: Sequence[Segment], analyzer: Analyzer, text: str) -> str | None:
     """A query with its unknown words corrected; None if there is nothing to correct."""
     found = find_corrections(segments, analyzer, [text], [analyzer.terms(text)])
-    for word, known, term in reversed(found.get(0, [])):
-        shown = known if known != term else _spelled(segments, analyzer, term)
-        text = text[: word.begin] + shown + text[word.end :]
+    for word, known, _ in reversed(found.get(0, [])):
+        text = text[: word.begin] + known + text[word.end :]
     return text if found else None
-
-
-def _spelled(segments: Sequence[Segment], analyzer: Analyzer, term: str) -> str:
-    """A term as a word of the first document that has it."""
-    for segment in segments if all(segment.store.has_texts for segment in segments) else ():
-        for number in np.flatnonzero(segment.documents_with([term]))[:1]:
-            words = analyzer.words(segment.store.texts_at(np.array([number]))[0])
-            return next((word.text for word in words if word.term == term), term)
-    return term
 
 
 def correct(word: str, segments: Sequence[Segment], analyzer: Analyzer) -> tuple[str, str] | None:
@@ -77,56 +63,25 @@ def correct(word: str, segments: Sequence[Segment], analyzer: Analyzer) -> tuple
     stems = analyzer.stems(near)
     terms = list({stem for stem in stems if stem})
     counts = {term: count for term, count in zip(terms, _frequencies(segments, terms).tolist(), strict=True) if count}
-    likely = [
-        (counts[stem] * (1 if other[0] == word[0] else FIRST), other, stem)
-        for other, stem in zip(near, stems, strict=True)
-        if stem in counts
-    ]
-    if len(word) >= LONG and max(likely, default=(0,))[0] < RARE:
-        likely += _far(word, segments)
-    # Of words with the same term, the shortest.
-    return max(likely, key=lambda item: (item[0], -len(item[1])))[1:] if likely else None
+    # Of words with the same stem, the shortest.
+    likely = sorted(
+        (-counts[stem], len(other), other, stem) for other, stem in zip(near, stems, strict=True) if stem in counts
+    )
+    return next(((other, stem) for *_, other, stem in likely[:TRIED] if _occurs(other, stem, segments)), None)
 
 
-def _far(word: str, segments: Sequence[Segment]) -> Iterator[tuple[float, str, str]]:
-    """The stems that are two edits from a beginning of a word, the rest of which may be an ending."""
-    own = _mask(word.encode())
-    for segment in segments:
-        lengths, firsts, masks = segment.spellings
-        rest = len(word) - lengths
-        missing = masks & ~own
-        for _ in range(2):
-            missing &= missing - np.uint32(1)  # takes the lowest bit away
-        near = (firsts == word.encode()[0]) & (rest >= -2) & (rest <= ENDING) & (lengths > SHORTEST)
-        numbers = np.flatnonzero(near & (missing == 0))
-        counts = np.diff(segment.posting_begins)[numbers]
-        for place in np.argsort(-counts, kind="stable")[:MOST].tolist():
-            stem = segment.terms[int(numbers[place])]
-            if _edits(stem, word) <= 2:
-                yield float(counts[place]) * FAR, stem, stem
-
-
-def _edits(stem: str, word: str) -> int:
-    """The fewest edits between a stem and any beginning of a word."""
-    before, row = list[int](), list(range(len(word) + 1))
-    for i, letter in enumerate(stem, 1):
-        before, last, row = row, before, [i]
-        for j, other in enumerate(word, 1):
-            cost = min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != other))
-            if i > 1 and j > 1 and letter == word[j - 2] and stem[i - 2] == other:
-                cost = min(cost, last[j - 2] + 1)
-            row.append(cost)
-    return min(row)
-
-
-def _mask(word: bytes) -> np.uint32:
-    bits: np.uint32 = np.bitwise_or.reduce(np.uint32(1) << (np.frombuffer(word, np.uint8) & 31).astype(np.uint32))
-    return bits
+def _occurs(word: str, term: str, segments: Sequence[Segment]) -> bool:
+    """Whether a word is in one of the first documents with its term; true if texts are not stored."""
+    pattern = re.compile(rf"\b{word}\b", re.IGNORECASE)
+    return any(
+        not segment.store.has_texts or any(map(pattern.search, segment.store.texts_at(segment.first_with(term, READ))))
+        for segment in segments
+    )
 
 
 def _edited(word: str, letters: str) -> Iterator[str]:
     """All words with one edit."""
-    for place in range(len(word) + 1):
+    for place in range(1, len(word) + 1):
         before, after = word[:place], word[place:]
         if len(after) > 1:
             yield before + after[1] + after[0] + after[2:]

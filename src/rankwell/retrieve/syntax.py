@@ -151,7 +151,7 @@ def _allowed(documents: NumberedDocuments, docids: Sequence[str]) -> list[str]:
     return [
         docid
         for store, _, local in (documents.split(known) if len(known) else ())
-        for docid in store.docids.strings(local if store.allowed is None else local[store.allowed[local]])
+        for docid in store.docids.strings(local if store.described is None else local[store.described[local]])
     ]
 
 
