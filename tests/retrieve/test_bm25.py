@@ -289,7 +289,7 @@ def test_scores_are_those_of_bm25s_given_the_same_terms(sample_index: Index, sam
         asked = [word.term for word in words(query.text) if word.term in peer.vocab_dict]
         scores = peer.get_scores(asked)
         expected = {document.docid: score for document, score in zip(documents, scores, strict=True) if score > 0}
-        hits = sample_index.search_terms([asked], k=1000)
+        hits = sample_index.search_terms([asked], BM25(), k=1000)
         found = zip(sample_index.docids(hits.numbers[0]), hits.scores[0].tolist(), strict=True)
         assert dict(found) == pytest.approx(expected, rel=1e-4)
 
