@@ -166,7 +166,7 @@ def test_kill_9_under_load_and_restart(
     def search(own: Process, query: str) -> dict[str, float]:
         status, found = own.ask("POST", "/search", {"query": query, "k": 100, "depth": 100})
         assert status == 200
-        return {f"{stage} {row['docid']}": row["score"] for stage in ("bm25", "rerank") for row in found[stage]}
+        return {f"{part} {row['id']}": row["score"] for part in ("first", "results") for row in found[part]}
 
     first = process(*options)
     first.ready()
