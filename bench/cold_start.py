@@ -99,7 +99,7 @@ def start(python: str | Path, options: list[str], cache: Path) -> dict[str, Any]
         found = ask(port, "POST", "/search", {"query": QUERY, "depth": DEPTH, "k": DEPTH})
         answered = time.perf_counter() - begin
         used = {"cpu_seconds": cpu_seconds(process.pid), "resident_mib": memory("VmRSS", process.pid)}
-        return {"ready": ready, "answered": answered, **used, "found": found["rerank"]}
+        return {"ready": ready, "answered": answered, **used, "found": found["results"]}
     finally:
         process.terminate()
         process.communicate(timeout=60)
@@ -107,7 +107,7 @@ def start(python: str | Path, options: list[str], cache: Path) -> dict[str, Any]
 
 def check(found: list[dict[str, Any]], expected: dict[str, float]) -> None:
     """The answer is torch's, to rounding."""
-    worst = max(abs(row["score"] - expected[row["docid"]]) for row in found)
+    worst = max(abs(row["score"] - expected[row["id"]]) for row in found)
     if len(found) != len(expected) or worst > 1e-4:
         raise SystemExit(f"other scores than torch's: {len(found)} of {len(expected)} documents, {worst} apart")
 

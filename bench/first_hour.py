@@ -142,7 +142,7 @@ def steps(port: int) -> list[Step]:
             f"for i in $(seq 600); do curl -sf localhost:{port}/ready > ready.json && break; sleep 0.2; done; "
             f'curl -s localhost:{port}/search -d \'{{"query": "bees warm", "k": 1}}\'; kill $server; wait $server',
             0,
-            ('"docid": ?"b1"',),
+            ('"id": ?"b1"',),
         ),
         # Mistakes.
         Step("rankwell index notes.tvs --out typo", 2, ("rankwell: notes.tvs: no such file",)),

@@ -73,7 +73,7 @@ def test_a_filter_that_leaves_nothing_is_named(rankwell: Rankwell) -> None:
     Path("shop.csv").write_text("sku,name,description,kind\nj1,Jacket,Keeps you dry.,Jackets\n")
     assert rankwell("index", "shop.csv", "--out", "shop").code == 0
     done = rankwell("search", "shop", "jacket", "--filter", "kind = 'jackets'")
-    assert done.out == "Nothing found: no document that passes the filter has a word of this question.\n\n"
+    assert done.out == "Nothing found: 1 found, none passes the filter (no kind = jackets; kind is Jackets).\n\n"
 
 
 def test_a_file_and_standard_input_are_answered_query_by_query(
@@ -82,7 +82,7 @@ def test_a_file_and_standard_input_are_answered_query_by_query(
     Path("q.tsv").write_text(f"a\t{QUESTION}\nb\tthe\n")
     from_file = rankwell("search", index, "q.tsv", "--k", "1")
     assert from_file.out.startswith(f"a  {QUESTION}\n  1  ")
-    assert "b  the\nNothing found: no document has a word" in from_file.out
+    assert "b  the\nNothing found: the question has only words" in from_file.out
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("q.tsv").read_bytes())))
     assert rankwell("search", index, "-", "--k", "1").out == from_file.out
 

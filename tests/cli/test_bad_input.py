@@ -193,7 +193,7 @@ def test_a_broken_index(rankwell: Rankwell, queries: Path) -> None:
     description = json.loads(Path("index/index.json").read_text())
     Path("index/index.json").write_text(json.dumps({**description, "version": 99}))
     line = rankwell("search", "index", queries, "--out", "bm25.run").complaint
-    assert line == "index/index.json: an index of version 99; this rankwell reads version 1: build it again"
+    assert line == "index/index.json: an index of version 99; this rankwell reads version 1: upgrade rankwell"
     assert not Path("bm25.run").exists()
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from rankwell import Index, System
+
 Rankwell = Callable[..., Any]
 
 
@@ -87,3 +89,36 @@ def test_what_is_neither_index_nor_system_is_refused(rankwell: Rankwell) -> None
         refused = rankwell(*verb)
         assert refused.code == 2
         assert "nowhere: no such folder; make an index" in refused.err
+
+
+def test_an_update_reads_the_columns_that_the_index_was_built_with(rankwell: Rankwell) -> None:
+    Path("a.csv").write_text("nr,label,about,brand\n1x,Rain jacket,Stays dry,NordPeak\n2x,Pan,Fries,Casa\n")
+    Path("b.csv").write_text("nr,label,about,brand\n2x,Steel pan,Fries well,Casanova\n")
+    named = ("--id", "nr", "--title", "label", "--text", "about", "--text", "brand")
+    assert rankwell("index", "a.csv", "--out", "index", *named).code == 0
+    assert rankwell("index", "b.csv", "--out", "index", "--update").code == 0
+    index = Index.open("index")
+    assert (index.search("casanova").docids, index.read("2x")[0].title) == (("2x",), "Steel pan")
+    Index.build("b.csv", "index", update=True)
+    index.reopened().update({"3x": "Plain text"})
+    assert len(Index.open("index")) == 3
+    index = Index.open("index")
+    index.delete("3x")
+    index.merge()
+    Path("c.csv").write_text("sku,description\n2x,Other\n")
+    refused = rankwell("index", "c.csv", "--out", "index", "--update")
+    assert (refused.code, "no field 'nr' for the id; found 'sku', 'description'" in refused.err) == (2, True)
+    assert rankwell("index", "c.csv", "--out", "index", "--update", "--id", "sku", "--text", "description").code == 0
+
+
+def test_a_system_is_updated_as_an_index_is(rankwell: Rankwell, products: None) -> None:
+    System.of_index("index").save("system")
+    Path("more.jsonl").write_text('{"id": "8", "text": "milk"}\n{"id": "10", "text": "honey"}\n')
+    refused = rankwell("index", "more.jsonl", "--out", "system")
+    assert (refused.code, refused.err) == (2, "rankwell: system is a system; --update adds documents to it\n")
+    updated = rankwell("index", "more.jsonl", "--out", "system", "--update")
+    assert updated.out.startswith("system/index: 4 documents")
+    assert docids(rankwell("search", "system", "honey", "--json")) == ["10", "007"]
+    assert rankwell("delete", "system", "10").out.startswith("system: 1 deleted, 3 documents left")
+    wrong = rankwell("index", "more.jsonl", "--out", "system", "--update", "--language", "de")
+    assert "--language does not go with a system" in wrong.err

@@ -75,6 +75,6 @@ def test_every_verb(rankwell: Callable[..., Any], tiny_models: Any, data: Path, 
     with TestClient(create_app(Service(Sources(tmp_path / "index", ("trained/model",))))) as client:
         for query, docid in (("汽车保险", "zh1"), ("東京の喫茶店", "ja2"), ("Brücken über den Rhein", "de3")):
             answer = client.post("/search", json={"query": query, "stages": "both", "highlight": True}).json()
-            assert answer["bm25"][0]["docid"] == docid
-            assert docid in [row["docid"] for row in answer["rerank"]]
-            assert answer["documents"][docid]["matches"]
+            assert answer["first"][0]["id"] == docid
+            assert docid in [row["id"] for row in answer["results"]]
+            assert answer["first"][0]["matches"]

@@ -84,5 +84,5 @@ def test_served_with_the_sample_it_tells_a_fish_from_a_swindle(index: Path) -> N
     with TestClient(create_app(service, page=None)) as client:
         found = client.post("/search", json={"query": "what kind of fish is bogue", "depth": 10}).json()
         assert list(client.get("/health").json()["precision"]) == found["model"].split() == [DEFAULT]
-    assert found["documents"][found["bm25"][0]["docid"]]["text"].startswith("Bogus fish is a plague")
-    assert found["documents"][found["rerank"][0]["docid"]]["text"].startswith("Bogue is a slim, silvery fish")
+    assert found["first"][0]["text"].startswith("Bogus fish is a plague")
+    assert found["results"][0]["text"].startswith("Bogue is a slim, silvery fish")

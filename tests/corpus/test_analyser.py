@@ -197,7 +197,8 @@ def test_a_batch_gives_what_its_texts_give_one_by_one(texts: list[str]) -> None:
 @given(any_text)
 @settings(deadline=None)
 def test_terms_are_the_words_that_have_one(text: str) -> None:
-    assert ENGLISH.terms(text) == [word.term for word in ENGLISH.words(text) if word.term is not None]
+    found = ENGLISH.words_batch([text], codes=True)[0]
+    assert ENGLISH.terms(text) == [word.term for word in found if word.term is not None]
 
 
 def test_words_do_not_run_from_one_text_into_the_next() -> None:
@@ -266,12 +267,23 @@ class TestLanguages:
         with pytest.raises(RankwellError, match=r"no language is called 'xx' \(known: ar, .*zh"):
             Analyzer.of("xx")
 
-    def test_names_in_code_are_split_on_request(self) -> None:
-        text = "Future.add_done_callback HTTPServer readLine2 v3.14 __init__ don't ABC"
-        words = "Future add done callback HTTP Server read Line2 v3.14 init don't ABC".split()
-        found = Analyzer.of("none", identifiers=True).words(text)
-        assert [text[word.begin : word.end] for word in found] == words
-        assert len(Analyzer.of("none").words(text)) == 7
+    @pytest.mark.parametrize(
+        ("text", "codes"),
+        [
+            ("Future.add_done_callback", "future add done callback"),
+            ("HTTPServer readLine2 __init__", "http server read line2 init"),
+            ("AirFlex-3000 airflex 3000", "airflex-3000 air flex"),
+            ("SKU-JA-10158, a/b2.", "sku-ja-10158 a/b2"),
+            ("e.g. v3.14 don't ABC IRAs x_1 2024-05-01 well-known 1.5 a:b -4- A- 3 Öl_Ö", "öl ö"),
+        ],
+    )
+    def test_codes_and_names_are_words_as_a_whole_and_in_parts(self, text: str, codes: str) -> None:
+        analyzer = Analyzer.of("none")
+        words, coded = analyzer.words(text), analyzer.words_batch([text], codes=True)[0]
+        assert [word.text for word in coded if word not in words] == codes.split()
+        assert [word for word in coded if word in words] == words
+        assert analyzer.terms(text) == [word.term for word in coded]
+        assert all(text[word.begin : word.end].lower() == word.text for word in coded)
 
     @pytest.mark.parametrize(
         ("text", "language"),

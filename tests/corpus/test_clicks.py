@@ -95,7 +95,7 @@ def test_a_row_may_be_one_impression(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "line", "problem"),
     [
-        ("q1,a,1,100,40\n", 1, "no header, expected one such as query_id,doc_id,position"),
+        ("q1,a,1,100,40\n", 1, "q1,a,1,100,40.* is no header with a query and a document, such as query_id,doc_id"),
         ("query_id,doc_id,impressions,clicks\nq,a,1,1\n", 2, "clicks: no field for the position"),
         (HEADER + "q,a,0,10,1\n", 2, "position 0, 1 clicks on 10 impressions; expected positions from 1"),
         (HEADER + "q,a,1,10,11\n", 2, "no more clicks than impressions"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from rankwell import Index
 from rankwell.core.errors import InputError, MissingExtraError, Notice, RankwellError
 from rankwell.corpus.formats import read_documents, read_queries
 from rankwell.corpus.formats.fields import Columns
@@ -155,6 +157,12 @@ def test_a_csv_cell_holds_line_ends_quotes_and_any_length(file: Write) -> None:
         ("a.csv", 'id,text\n1,"a\nb"\n2,c,d\n', "line 4: found 3 columns"),
         ("a.csv", 'id,text\n1,"a\nb\n', "line 2: not csv \\(unexpected end of data\\)"),
         ("a.csv", "a,b,c,d\n", "line 1: found 4 columns, expected 2 .*; if it is a header, use --id and --text"),
+        (
+            "a.csv",
+            "name,price\nKettle,29.90\n",
+            r"line 1: looks like a header, but no column .*\(name, price\) with --id, --title and",
+        ),
+        ("a.csv", "produkt,info\nKanne,Hält lange warm\n", r"looks like a header, .*\(produkt, info\)"),
         ("a.csv", "id,text\n", "line 1: a header without rows below it"),
         ("a.tsv", "id\ttext\ttext\n1\ta\tb\n", "line 1: the header names a column twice"),
         ("a.tsv", "no tab here\n", "line 1: found 1 column, expected 2"),
@@ -402,3 +410,36 @@ def test_a_deep_folder_is_read_and_links_out_of_it_are_not(tmp_path: Path) -> No
     finally:
         subprocess.run(["rm", "-r", folder / "d"], check=True)  # shutil cannot
     assert found == {"inside.txt": "a note", "in.txt": "a note"}
+
+
+def test_several_fields_are_the_text_and_stay_fields(file: Write) -> None:
+    csv = file("a.csv", "sku,name,description,brand,price\ns1,Kettle,Boils water.,Casa,29\ns2,Pan,,Casa,\n")
+    columns = Columns("sku", ["description", "brand", "price"], "name")
+    documents, notices = heard(lambda: read_documents(csv, columns))
+    assert [document.text for document in documents] == ["Boils water.\nCasa\n29", "Casa"]
+    assert [document.metadata for document in documents] == [{"brand": "Casa", "price": p} for p in (29.0, "")]
+    assert "id: 'sku', text: 'description', text: 'brand', text: 'price', title: 'name'" in notices[0]
+    assert "not searched" not in notices[0]
+    rows = [{"id": "a", "text": "Boils.", "tags": ["new", "eco"]}, {"id": "b", "text": "Cuts."}]
+    texts = [document.text for document in resolve_documents(rows, Columns(text=["text", "tags"]))]
+    assert texts == ["Boils.\nnew, eco", "Cuts."]
+    with pytest.raises(RankwellError, match="no field 'color' for the text"):
+        read_documents(csv, Columns("sku", ["description", "color"]))
+
+
+def test_front_matter_is_the_title_and_fields_of_a_note(tmp_path: Path) -> None:
+    for name, content in {
+        "a.md": "\ufeff---\r\ntitle: Vacation\r\ntags: [hr, leave]\r\ndate: 2024-05-01\r\n---\r\n\r\nThirty days.\r\n",
+        "b.md": "---\ntags: hr\n---\n# Heading\n\nText.\n",
+        "c.md": "---\nno yaml: [\n---\nText.\n",
+        "d.md": "---\nA rule, not fields.\n",
+        "e.txt": "---\ntitle: Not Markdown\n---\n",
+    }.items():
+        (tmp_path / name).write_text(content, newline="")
+    a, b, c, d, e = resolve_documents(tmp_path)
+    fields = {"tags": ["hr", "leave"], "date": datetime.date(2024, 5, 1)}
+    assert (a.title, a.text, a.metadata) == ("Vacation", "Thirty days.", fields)
+    assert (b.title, b.text, b.metadata) == ("Heading", "Text.", {"tags": "hr"})
+    assert [document.text[:3] for document in (c, d, e)] == ["---"] * 3
+    index = Index.build(tmp_path)
+    assert index.search("days", filter="date >= '2024-05-01' and tags = 'leave'").docids == ("a.md",)

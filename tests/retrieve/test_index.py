@@ -254,7 +254,7 @@ def test_a_folder_in_the_place_of_the_description_is_named(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("version", 99, "an index of version 99; this rankwell reads version 1: build it again"),
+        ("version", 99, "an index of version 99; this rankwell reads version 1: upgrade rankwell"),
         ("version", None, "an index of version None"),
         ("segments", [], "names no segments"),
         ("segments", None, "names no segments"),

@@ -94,18 +94,16 @@ def test_a_search_shows_both_rankings_and_what_moved(client: Any, ranker: Ranker
     first = index.search([Query("q", query)], k=20)
     second = ranker.rerank(first, [Query("q", query)], index)["q"]
     before, after = first["q"].docids, second.docids
-    assert [row["docid"] for row in answer["bm25"]] == list(before[3:8])
-    assert [row["docid"] for row in answer["rerank"]] == list(after[3:8])
-    np.testing.assert_allclose([row["score"] for row in answer["rerank"]], second.scores[3:8], atol=1e-6)
-    np.testing.assert_allclose([row["score"] for row in answer["bm25"]], first["q"].scores[3:8], rtol=1e-6)
-    for name, place in (("bm25", 3), ("rerank", 3)):
+    assert [row["id"] for row in answer["first"]] == list(before[3:8])
+    assert [row["id"] for row in answer["results"]] == list(after[3:8])
+    np.testing.assert_allclose([row["score"] for row in answer["results"]], second.scores[3:8], atol=1e-6)
+    np.testing.assert_allclose([row["score"] for row in answer["first"]], first["q"].scores[3:8], rtol=1e-6)
+    for name, place in (("first", 3), ("results", 3)):
         for rank, row in enumerate(answer[name], place + 1):
             assert row["rank"] == rank
-            assert (row["before"], row["after"]) == (before.index(row["docid"]) + 1, after.index(row["docid"]) + 1)
+            assert (row["before"], row["after"]) == (before.index(row["id"]) + 1, after.index(row["id"]) + 1)
             assert row["moved"] == row["before"] - row["after"]
-    shown = {row["docid"] for name in ("bm25", "rerank") for row in answer[name]}
-    assert answer["documents"].keys() == shown
-    assert all(answer["documents"][docid]["text"] == index.text(docid) for docid in shown)
+    assert all(row["text"] == index.text(row["id"]) for name in ("first", "results") for row in answer[name])
     assert answer["candidates"] == len(before) == 20
 
 
@@ -113,25 +111,28 @@ def test_pages_join_to_the_whole_ranking(client: Any) -> None:
     body = {"query": QUERY, "depth": 30, "highlight": False}
     pages = [client.post("/search", json={**body, "k": 10, "from": place}).json() for place in (0, 10, 20, 30)]
     whole = client.post("/search", json={**body, "k": 40}).json()
-    joined = [row["docid"] for page in pages for row in page["rerank"]]
-    assert joined == [row["docid"] for row in whole["rerank"]]
+    joined = [row["id"] for page in pages for row in page["results"]]
+    assert joined == [row["id"] for row in whole["results"]]
     assert len(set(joined)) == len(joined) == 30
-    deeper = [row for row in whole["bm25"] if row["after"] is None]
-    assert len(whole["bm25"]) == 40
+    deeper = [row for row in whole["first"] if row["after"] is None]
+    assert len(whole["first"]) == 40
     assert len(deeper) == 10
 
 
-@pytest.mark.parametrize(("stages", "empty"), [("bm25", "rerank"), ("rerank", "bm25")])
+@pytest.mark.parametrize(("stages", "empty"), [("bm25", "rerank"), ("rerank", "first")])
 def test_only_the_stages_asked_for_are_run(client: Any, stages: str, empty: str) -> None:
     answer = client.post("/search", json={"query": QUERY, "stages": stages}).json()
-    assert answer[empty] is None
-    assert len(answer[stages]) == 10
-    assert all(row["moved"] is None for row in answer[stages])
+    assert (answer["first"], len(answer["results"])) == (None, 10)
+    assert answer["ms"].get(empty) is None
+    assert all(row["moved"] is None for row in answer["results"])
 
 
 def test_a_query_that_matches_nothing_has_no_results(client: Any) -> None:
     answer = client.post("/search", json={"query": "zzzz"}).json()
-    assert (answer["bm25"], answer["rerank"], answer["candidates"], answer["documents"]) == ([], [], 0, {})
+    assert (answer["first"], answer["results"], answer["candidates"]) == ([], [], 0)
+    assert (answer["nothing"], answer["did_you_mean"]) == ("no document has a word of this question", None)
+    misspelt = client.post("/search", json={"query": "wintr"}).json()
+    assert (misspelt["did_you_mean"], misspelt["nothing"]) == ("winter", None)
 
 
 def test_stored_tokens_give_the_same_answer(tmp_path: Path, tiny_checkpoint: Path, ranker: Ranker) -> None:
@@ -139,9 +140,9 @@ def test_stored_tokens_give_the_same_answer(tmp_path: Path, tiny_checkpoint: Pat
     answers = []
     for _ in range(2):
         with opened(Sources(tmp_path / "index", (str(tiny_checkpoint),))) as client:
-            answers.append([client.post("/search", json={"query": q}).json()["rerank"] for q in ("bees", "zzzz")])
+            answers.append([client.post("/search", json={"query": q}).json()["results"] for q in ("bees", "zzzz")])
         make_tokens(index, ranker.tokenizer)
-    assert [row["docid"] for row in answers[0][0]] == [row["docid"] for row in answers[1][0]]
+    assert [row["id"] for row in answers[0][0]] == [row["id"] for row in answers[1][0]]
     assert answers[0][1] == answers[1][1] == []
 
 
@@ -150,7 +151,7 @@ def test_matches_and_split_words_are_spans_of_the_text(tmp_path: Path, tiny_chec
     Index.build([Document("x", text)], tmp_path / "index")
     with opened(Sources(tmp_path / "index", (str(tiny_checkpoint),))) as client:
         answer = client.post("/search", json={"query": "bogue runs in the hive"}).json()
-    own = answer["documents"]["x"]
+    own = answer["results"][0]
     assert [(text[m["begin"] : m["end"]], m["term"]) for m in own["matches"]] == [
         ("Running", 1),
         ("Bogue", 0),
@@ -167,7 +168,7 @@ def test_matches_and_split_words_are_spans_of_the_text(tmp_path: Path, tiny_chec
 def test_only_the_first_documents_are_highlighted(sources: Sources) -> None:
     with opened(sources, Limits(highlighted=3)) as client:
         answer = client.post("/search", json={"query": "bees", "k": 10, "stages": "bm25"}).json()
-    highlighted = [bool(document["matches"]) for document in answer["documents"].values()]
+    highlighted = [bool(document["matches"]) for document in answer["results"]]
     assert highlighted == [True] * 3 + [False] * 7
     assert answer["query_matches"]
 
@@ -281,7 +282,7 @@ def test_without_a_model_there_is_bm25_and_a_note(
         assert (ready["note"], ready["reranker"], ready["stages"]) == (note, False, ["bm25"])
         answer = client.post("/search", json={"query": QUERY}).json()
         assert answer["stages"] == "bm25"
-        assert len(answer["bm25"]) == 10
+        assert len(answer["results"]) == 10
         for path, body in (("/rerank", {"query": "a", "texts": ["b"]}), ("/search", {"query": "a", "stages": "both"})):
             refused = client.post(path, json=body)
             assert (refused.status_code, refused.json()["error"]) == (409, note)
@@ -317,7 +318,7 @@ def test_two_models_are_asked_by_name(served_index: Path, tiny_checkpoint: Path,
         found = [client.post("/search", json={"query": QUERY, "model": name}).json() for name in ("tiny", "other")]
         assert [one["model"] for one in found] == ["tiny", "other"]
         assert [one["type"] for one in found] == [None, "description"]
-        assert found[0]["rerank"] != found[1]["rerank"]
+        assert found[0]["results"] != found[1]["results"]
 
 
 def test_what_cannot_be_served_is_said_at_the_start(served_index: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -352,14 +353,14 @@ def test_an_index_without_texts_is_searched_by_bm25(tmp_path: Path) -> None:
     Index.build([Document("x", "bees in a hive")], tmp_path / "bare", store=False)
     with opened(Sources(tmp_path / "bare")) as client:
         answer = client.post("/search", json={"query": "hive"}).json()
-        nothing = {"title": "", "text": None, "metadata": {}, "title_matches": [], "matches": [], "split_words": []}
-        assert answer["documents"] == {"x": nothing}
+        nothing = {"title": "", "text": None, "fields": {}, "title_matches": [], "matches": [], "split_words": []}
+        assert nothing.items() <= answer["results"][0].items()
 
 
 def test_a_title_comes_apart_from_the_text(tmp_path: Path) -> None:
     Index.build([Document("x", "They live in a hive.", "Bees in winter")], tmp_path / "index")
     with opened(Sources(tmp_path / "index")) as client:
-        own = client.post("/search", json={"query": "winter hive"}).json()["documents"]["x"]
+        own = client.post("/search", json={"query": "winter hive"}).json()["results"][0]
     assert (own["title"], own["text"]) == ("Bees in winter", "They live in a hive.")
     assert [own["title"][m["begin"] : m["end"]] for m in own["title_matches"]] == ["winter"]
     assert [own["text"][m["begin"] : m["end"]] for m in own["matches"]] == ["hive"]
@@ -410,8 +411,8 @@ def test_half_a_surrogate_pair_of_a_document_does_no_harm(tmp_path: Path, tiny_c
     with opened(Sources(tmp_path / "index", (str(tiny_checkpoint),))) as client:
         answer = client.post("/search", json={"query": "hive"})
         assert answer.status_code == 200
-        text = answer.json()["documents"]["x"]["text"]
-        (match,) = answer.json()["documents"]["x"]["matches"]
+        text = answer.json()["results"][0]["text"]
+        (match,) = answer.json()["results"][0]["matches"]
         assert text[match["begin"] : match["end"]] == "hive"
         assert client.post("/explain", json={"query": "hive", "docid": "x"}).status_code == 200
 

@@ -45,9 +45,9 @@ def test_an_instruction_is_the_models_that_has_one(tiny_models: Any, live: Calla
     assert np.abs(np.array([scores[i] for i in range(len(texts))]) - expected).max() < 1e-5
     status, answer, _ = service.post("/search", {"query": query, "instruction": told})
     assert status == 200, answer
-    assert len(answer["rerank"]) > 1
-    for row in answer["rerank"]:
-        assert abs(row["score"] - expected[int(row["docid"])]) < 1e-5
+    assert len(answer["results"]) > 1
+    for row in answer["results"]:
+        assert abs(row["score"] - expected[int(row["id"])]) < 1e-5
     status, answer, _ = service.post("/search", {"query": query, "instruction": told, "stages": "bm25"})
     assert (status, answer["message"]) == (422, "instruction: not taken by BM25")
 

@@ -117,7 +117,7 @@ def test_an_instruction_changes_the_queries_of_a_bi_encoder_whose_prompt_has_one
 
         def scores(**more: str) -> dict[str, float]:
             body = {"query": QUERY, "k": 100, "stages": "hybrid", **more}
-            return {row["docid"]: row["score"] for row in told_client.post("/search", json=body).json()["hybrid"]}
+            return {row["id"]: row["score"] for row in told_client.post("/search", json=body).json()["results"]}
 
         body = {"input": TEXTS, "input_type": "query"}
         asked = told_client.post("/v1/embeddings", json={**body, "instruction": told}).json()["data"]

@@ -193,14 +193,14 @@ def test_a_reload_under_load_never_mixes_and_drops_nothing(
     expected[2] = service.post("/search", body, **headers)[1]
     assert {status for status, *_ in answers} == {200}
     assert {found["generation"] for _, found, _ in answers} == {1, 2}
-    wanted = [{docid: own["text"] for docid, own in expected[generation]["documents"].items()} for generation in (1, 2)]
+    wanted = [{row["id"]: row["text"] for row in expected[generation]["results"]} for generation in (1, 2)]
     assert wanted[0] != wanted[1]
     for _, found, _ in answers:
         right = expected[found["generation"]]
-        assert found["documents"] == right["documents"]
-        assert [row["docid"] for row in found["rerank"]] == [row["docid"] for row in right["rerank"]]
+        assert [row["text"] for row in found["results"]] == [row["text"] for row in right["results"]]
+        assert [row["id"] for row in found["results"]] == [row["id"] for row in right["results"]]
         np.testing.assert_allclose(
-            [row["score"] for row in found["rerank"]], [row["score"] for row in right["rerank"]], atol=1e-6
+            [row["score"] for row in found["results"]], [row["score"] for row in right["results"]], atol=1e-6
         )
 
 

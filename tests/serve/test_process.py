@@ -172,7 +172,7 @@ def test_kill_9_under_load_and_restart(
     def search(own: Process, query: str) -> dict[str, float]:
         status, found = own.ask("POST", "/search", {"query": query, "k": 100, "depth": 100})
         assert status == 200
-        return {f"{stage} {row['docid']}": row["score"] for stage in ("bm25", "rerank") for row in found[stage]}
+        return {f"{part} {row['id']}": row["score"] for part in ("first", "results") for row in found[part]}
 
     first = process(*options)
     first.ready()
@@ -208,15 +208,15 @@ def test_sighup_opens_a_replaced_index(process: Callable[..., Process], tmp_path
     own.ready()
     Index.build([Document("new", "bees on a flower")], tmp_path / "index", overwrite=True)
     found = own.ask("POST", "/search", {"query": "bees"})[1]
-    assert (found["generation"], found["documents"]["old"]["text"]) == (1, "bees in a hive")
+    assert (found["generation"], found["results"][0]["text"]) == (1, "bees in a hive")
     own.own.send_signal(signal.SIGHUP)
     wait_until(lambda: own.ask("GET", "/ready")[1]["generation"] == 2)
     found = own.ask("POST", "/search", {"query": "bees"})[1]
-    assert (found["generation"], list(found["documents"])) == (2, ["new"])
+    assert (found["generation"], [row["id"] for row in found["results"]]) == (2, ["new"])
     (tmp_path / "index" / "index.json").write_text("broken")
     own.own.send_signal(signal.SIGHUP)
     wait_until(lambda: 'rankwell_reloads_total{outcome="failed"} 1.0' in ask(own.port, "GET", "/metrics")[1])
-    assert list(own.ask("POST", "/search", {"query": "bees"})[1]["documents"]) == ["new"]
+    assert [row["id"] for row in own.ask("POST", "/search", {"query": "bees"})[1]["results"]] == ["new"]
     status, _, lines = own.end(signal.SIGTERM)
     assert status == 0
     assert [line["outcome"] for line in lines if line["event"] == "reload"] == ["done", "failed"]
@@ -228,7 +228,7 @@ def test_without_arguments_the_sample_is_served(process: Callable[..., Process])
     assert ready["index"]["name"] == "sample"
     assert ready["index"]["documents"] > 100
     assert ready["models"] == []
-    assert own.ask("POST", "/search", {"query": "what kind of fish is bogue", "stages": "bm25"})[1]["bm25"]
+    assert own.ask("POST", "/search", {"query": "what kind of fish is bogue", "stages": "bm25"})[1]["results"]
     assert own.end(signal.SIGTERM)[0] == 0
 
 
@@ -252,7 +252,7 @@ def test_the_default_model_finds_and_re_ranks_if_asked_to(
             found = client.post("/search", json=query).json()
             assert found["stages"] == ("both" if asked else "hybrid")
             reranked = client.post("/search", json={**query, "stages": "rerank", "depth": 5}).json()
-            assert len(reranked["rerank"]) == 5
+            assert len(reranked["results"]) == 5
             assert client.post("/rerank", json={"query": "bees", "documents": ["bees", "tea"]}).status_code == 200
         return SimpleNamespace(unfinished=False)
 
@@ -282,7 +282,7 @@ def test_an_exported_model_is_served_without_torch(
     assert status == 200
     assert [row["index"] for row in rows] == [row["corpus_id"] for row in expected]
     assert [row["score"] for row in rows] == pytest.approx([row["score"] for row in expected], abs=1e-4)
-    assert own.ask("POST", "/search", {"query": "bees"})[1]["rerank"]
+    assert own.ask("POST", "/search", {"query": "bees"})[1]["results"]
     assert own.ask("POST", "/explain", {"query": "bees", "docid": "d1"})[0] == 409
     status, out, _ = own.end(signal.SIGTERM)
     assert (status, out.split()) == (0, ["False", "True"])

@@ -47,7 +47,7 @@ def started(
 
 def search(client: Any, **body: Any) -> dict[str, float]:
     answer = client.post("/search", json={"query": QUERY, "k": 20, "depth": 20, **body}).json()
-    return {row["docid"]: row["score"] for row in answer["rerank"]}
+    return {row["id"]: row["score"] for row in answer["results"]}
 
 
 def system_scores(index: Path, model: Path, shares: Shares, **options: Any) -> dict[str, float]:
@@ -84,16 +84,16 @@ def test_probabilities_and_given_texts_stay_the_models_own(
 ) -> None:
     body = {"query": QUERY, "documents": ["a fish in the river", "money in the bank"]}
     with started(served_index, (tiny_checkpoint,), THREE, tiny_bi_encoder) as client:
-        blended = client.post("/search", json={"query": QUERY, "k": 20, "depth": 20}).json()["rerank"]
+        blended = client.post("/search", json={"query": QUERY, "k": 20, "depth": 20}).json()["results"]
         given = client.post("/rerank", json=body).json()["results"]
-        nothing = client.post("/search", json={"query": "zzzz"}).json()["rerank"]
+        nothing = client.post("/search", json={"query": "zzzz"}).json()["results"]
     with started(served_index, (tiny_checkpoint,)) as client:
-        plain = client.post("/search", json={"query": QUERY, "k": 20, "depth": 20}).json()["rerank"]
+        plain = client.post("/search", json={"query": QUERY, "k": 20, "depth": 20}).json()["results"]
         assert client.post("/rerank", json=body).json()["results"] == given
         assert client.get("/ready").json()["blend"] is None
-    assert [row["docid"] for row in blended] != [row["docid"] for row in plain]
-    own = {row["docid"]: row["probability"] for row in plain}
-    assert {row["docid"]: row["probability"] for row in blended} == pytest.approx(own, abs=1e-6)
+    assert [row["id"] for row in blended] != [row["id"] for row in plain]
+    own = {row["id"]: row["probability"] for row in plain}
+    assert {row["id"]: row["probability"] for row in blended} == pytest.approx(own, abs=1e-6)
     assert nothing == []
 
 
@@ -118,9 +118,9 @@ def test_candidates_are_those_of_hybrid_search(
         ready = client.get("/ready").json()
     system = System.of_index(served_index, hybrid=share, encoder=tiny_bi_encoder)
     expected = system.search([Query("1", QUERY)], 20)["1"]
-    assert [row["docid"] for row in answer["hybrid"]] == list(expected.docids)
-    assert {row["docid"] for row in answer["rerank"][:5]} == set(expected.docids[:5])
-    assert (answer["bm25"], answer["ms"]["bm25"]) == (None, None)
+    assert [row["id"] for row in answer["first"]] == list(expected.docids)
+    assert {row["id"] for row in answer["results"][:5]} == set(expected.docids[:5])
+    assert answer["ms"]["bm25"] is None
     assert answer["ms"]["hybrid"] > 0
     assert (ready["hybrid"], ready["blend"]) == (share, None)
 
@@ -138,8 +138,7 @@ def test_an_index_that_nobody_said_how_to_search(
         with opened(sources) as client:
             answer = client.post("/search", json={"query": QUERY, "k": 20, **body}).json()
             assert client.get("/ready").json()["reranks"] is (answer["stages"] == "both" and not body)
-        rows = answer["rerank"] or answer["hybrid"]
-        return answer["stages"], [row["docid"] for row in rows]
+        return answer["stages"], [row["id"] for row in answer["results"]]
 
     system = System.of_index(index, hybrid=UNFITTED.share, computing=EXACT)
     if few < len(system.index):  # whose vectors would take long
@@ -165,12 +164,12 @@ def test_what_finds_is_called_what_it_is(served_index: Path, tiny_checkpoint: Pa
         only = client.post("/search", json={"query": QUERY, "stages": "rerank"}).json()
     assert ready["stages"] == ["hybrid", "bm25", "rerank", "both"]
     assert ready["blend"]["weights"] == {"hybrid": 0.4, "model": 0.6}
-    assert (found["stages"], found["bm25"], found["rerank"], len(found["hybrid"])) == ("hybrid", None, None, 10)
+    assert (found["stages"], found["first"], len(found["results"])) == ("hybrid", None, 10)
     # Whoever asks for BM25 is given BM25.
     expected = Index.open(served_index).rank(QUERY, k=10)
-    assert [(row["docid"], row["score"]) for row in plain["bm25"]] == [*expected]
-    assert (plain["hybrid"], plain["rerank"], plain["ms"]["hybrid"]) == (None, None, None)
-    assert (only["hybrid"], only["bm25"], len(only["rerank"])) == (None, None, 10)
+    assert [(row["id"], row["score"]) for row in plain["results"]] == [*expected]
+    assert (plain["first"], plain["ms"]["hybrid"]) == (None, None)
+    assert (only["first"], len(only["results"])) == (None, 10)
     with started(served_index, (), encoder=tiny_bi_encoder, hybrid=0.5) as client:
         assert client.get("/ready").json()["stages"] == ["hybrid", "bm25"]
         assert client.post("/search", json={"query": QUERY}).json()["stages"] == "hybrid"
@@ -180,7 +179,6 @@ def test_a_service_of_bm25_alone_says_nothing_of_hybrid_search(served_index: Pat
     with started(served_index, (tiny_checkpoint,)) as client:
         answer = client.post("/search", json={"query": QUERY}).json()
         refused = client.post("/search", json={"query": QUERY, "stages": "hybrid"})
-    assert "hybrid" not in answer
     assert "hybrid" not in answer["ms"]
     assert (refused.status_code, refused.json()["error_type"]) == (409, "unavailable")
     assert "--hybrid" in refused.json()["message"]
@@ -194,7 +192,7 @@ def test_who_wants_more_is_not_given_less(served_index: Path, tiny_bi_encoder: P
     ]
 
     def ask(body: dict[str, Any]) -> list[str]:
-        return [row["docid"] for row in client.post("/search", json=body).json()[body["stages"]]]
+        return [row["id"] for row in client.post("/search", json=body).json()["results"]]
 
     with started(served_index, (), encoder=tiny_bi_encoder, hybrid=0.5) as client, ThreadPoolExecutor(8) as pool:
         alone = [ask(body) for body in bodies]
@@ -263,7 +261,7 @@ def test_an_index_that_is_replaced_while_it_is_reloaded(
         assert (refused.status_code, refused.json()["error_type"]) == (409, "reload_failed")
         assert refused.json()["message"].endswith("was rebuilt while it was being opened; try again")
         after = client.post("/search", json={"query": QUERY}).json()
-        assert (after["generation"], after["hybrid"]) == (1, before["hybrid"])
+        assert (after["generation"], after["results"]) == (1, before["results"])
         assert client.post("/reload").json()["index"]["documents"] == 20
 
 

@@ -46,8 +46,8 @@ def test_first_stage_depth_and_shares_are_the_systems(
         answer = client.post("/search", json={"query": QUERY, "k": 7}).json()
         ready = client.get("/ready").json()
     expected = system.search(QUERY, k=7)
-    assert [row["docid"] for row in answer["rerank"]] == [result.docid for result in expected]
-    assert [row["score"] for row in answer["rerank"]] == pytest.approx([result.score for result in expected], abs=1e-4)
+    assert [row["id"] for row in answer["results"]] == [result.docid for result in expected]
+    assert [row["score"] for row in answer["results"]] == pytest.approx([result.score for result in expected], abs=1e-4)
     assert answer["depth"] == ready["depth"] == 7
     assert ready["hybrid"] == (0.6 if encoded else None)
 
@@ -65,11 +65,11 @@ def test_answers_say_which_words_met(
         assert [texts for _, texts, *_ in passes] == [[QUERY]]  # search, word vectors and explanation share one pass
         plain = client.post("/search", json={"query": QUERY, "k": 3, "stages": "bm25"}).json()
         assert client.get("/ready").json()["words"] == 0.5
-    assert [row["docid"] for row in answer["hybrid"]] == [result.docid for result in system.search(QUERY, k=3)]
-    for document in answer["documents"].values():
+    assert [row["id"] for row in answer["results"]] == [result.docid for result in system.search(QUERY, k=3)]
+    for document in answer["results"]:
         assert [met["query"] for met in document["words"]] == QUERY.split()[:1] * 2 + QUERY.split()[1:]  # bog ##ue
         assert all(met["document"] for met in document["words"])
-    assert "words" not in next(iter(plain["documents"].values()))
+    assert "words" not in plain["results"][0]
     with opened(Sources(served_index, computing=Computing("cpu", "fp32"))) as client:
         refused = client.post("/search", json={"query": QUERY, "words": True})
     assert refused.status_code == 409
@@ -100,7 +100,7 @@ def test_a_system_without_a_re_ranker_needs_no_advice(served_index: Path, tmp_pa
         refused = client.post("/rerank", json={"query": QUERY, "documents": ["a text"]})
     assert refused.status_code == 409
     assert refused.json()["message"] == "this system has no re-ranker; `rankwell serve INDEX` has one"
-    assert [row["docid"] for row in answer["bm25"]] == [result.docid for result in system.search(QUERY, k=5)]
+    assert [row["id"] for row in answer["results"]] == [result.docid for result in system.search(QUERY, k=5)]
 
 
 def test_queries_have_types_by_the_rules_in_both(served_index: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_queries_have_types_by_the_rules_in_both(served_index: Path, tiny_checkp
         answer = client.post("/search", json={"query": question, "k": 7}).json()
     assert answer["type"] == "numeric"
     expected = [result.score for result in system.search(question, k=7)]
-    assert [row["score"] for row in answer["rerank"]] == pytest.approx(expected, abs=1e-4)
+    assert [row["score"] for row in answer["results"]] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_reload_finds_what_models_the_system_has_now(
@@ -129,7 +129,7 @@ def test_a_reload_finds_what_models_the_system_has_now(
             shutil.rmtree(folder)
             system.save(folder)
             assert client.post("/reload").json()["reranker"] is reranks
-            assert (client.post("/search", json={"query": QUERY}).json()["rerank"] is not None) is reranks
+            assert (client.post("/search", json={"query": QUERY}).json()["first"] is not None) is reranks
             assert service._searches.size((service.state, "bm25", 10, EVERYTHING)) == batch
             engines = [model.ranker.engine.tokens_at_once for model in service.state.models.values()]
             assert service.engine.limit == max([1 << 17, *(16 * tokens for tokens in engines)])

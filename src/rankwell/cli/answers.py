@@ -23,26 +23,27 @@ SHOWN = 10
 LINES = 3
 
 
-def print_answers(result: RunResult, *, as_json: bool, filtered: bool = False) -> None:
-    """Print the answers of each query, best first; ``filtered`` if a filter left documents out."""
+def print_answers(result: RunResult, *, as_json: bool, filter: str | None = None) -> None:
+    """Print the answers of each query, best first, or why there are none."""
     from rankwell.corpus.records import Ranking
-    from rankwell.rank.answers import match_answers, read_answers
+    from rankwell.rank.answers import did_you_mean, explain_nothing, match_answers, read_answers
 
     console = make_console(soft_wrap=True)
     for query in result.queries:
         answers = read_answers(result.run.get(query.qid, Ranking.of((), ())), result.texts)
-        matches = match_answers(query.text, answers, result.texts)
+        matches, meant = match_answers(query.text, answers, result.texts), did_you_mean(result.texts, query.text)
         if as_json:
-            print(_as_json(query, answers, matches))
+            print(_as_json(query, answers, matches, meant))
         else:
             if len(result.queries) > 1:
                 console.print(f"[bold]{query.qid}[/bold]  ", end="")
                 console.print(query.text, markup=False)
+            if meant:
+                console.print(f"Did you mean: {meant}?", style="bold", markup=False)
             if answers:
                 show_answers(console, answers, matches)
             else:
-                passes = "that passes the filter " * filtered
-                console.print(f"Nothing found: no document {passes}has a word of this question.\n")
+                console.print(f"Nothing found: {explain_nothing(result.texts, query.text, filter)}.\n", markup=False)
 
 
 def make_console(**options: Any) -> Console:
@@ -69,7 +70,9 @@ def show_answers(
             _show_text(console, answer.text, words.text, lines)
         if answer.metadata:
             shown = "  ".join(f"{name}: {_as_text(value)}" for name, value in answer.metadata.items())
-            console.print(f"     {shown[: console.width - 6]}", style="dim", markup=False)
+            room = console.width - 6
+            shown = shown if len(shown) <= room else f"{shown[: room - 1].rstrip()}…"
+            console.print(f"     {shown}", style="dim", markup=False)
         if answer.contents or answer.metadata:
             console.print()
 
@@ -96,7 +99,7 @@ def _as_text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[AnswerMatches]) -> str:
+def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[AnswerMatches], meant: str | None) -> str:
     rows = [
         {
             "rank": rank,
@@ -110,4 +113,5 @@ def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[AnswerMa
         }
         for rank, (answer, words) in enumerate(zip(answers, matches, strict=True), 1)
     ]
-    return json.dumps({"qid": query.qid, "query": query.text, "results": rows}, ensure_ascii=False)
+    record = {"qid": query.qid, "query": query.text, "did_you_mean": meant, "results": rows}
+    return json.dumps(record, ensure_ascii=False)

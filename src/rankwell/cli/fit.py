@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankwell.cli.options import Device, resumable
+from rankwell.cli.options import Device, IdField, TextFields, TitleField, resumable
 
 
 def fit(
@@ -21,6 +21,9 @@ def fit(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Output folder for the system.")],
+    id_field: IdField = None,
+    text_field: TextFields = None,
+    title_field: TitleField = None,
     minutes: Annotated[float, typer.Option("--minutes", help="Time limit in minutes.")] = 20.0,
     device: Device = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 1,
@@ -88,11 +91,13 @@ def fit(
         rankwell search my-system "how do bees keep warm"
     """
     with resumable():
+        from rankwell.corpus.formats.fields import Columns
         from rankwell.training.fit.fit import fit as fit_system
 
         fit_system(
             data,
             out,
+            columns=Columns(id_field, text_field, title_field),
             minutes=minutes,
             device=device,
             seed=seed,

@@ -16,15 +16,16 @@ from rankwell.cli.options import (
     IdField,
     RayOption,
     Settings,
-    TextField,
+    TextFields,
     TitleField,
     WorkersOption,
     cluster_of,
+    excludes,
     needs,
     output_folder,
     read_settings,
 )
-from rankwell.core.errors import Notice
+from rankwell.core.errors import Notice, RankwellError
 
 if TYPE_CHECKING:
     from rankwell.corpus.records import Document
@@ -46,9 +47,9 @@ def index(
             "id like irds:msmarco-passage or hf:owner/name.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", callback=output_folder, help="Folder of the index.")],
+    out: Annotated[Path, typer.Option("--out", "-o", callback=output_folder, help="Folder of the index, or a system.")],
     id_field: IdField = None,
-    text_field: TextField = None,
+    text_field: TextFields = None,
     title_field: TitleField = None,
     passages: Annotated[
         int,
@@ -101,9 +102,6 @@ def index(
             "--weight", metavar="title=NUMBER", help="How many times to count the words of titles, as in title=3."
         ),
     ] = None,
-    identifiers: Annotated[
-        bool, typer.Option("--identifiers", help="Split names in code: add_done, os.path, readLine.")
-    ] = False,
     ray: RayOption = None,
     workers: WorkersOption = 0,
     settings: Settings = None,
@@ -138,13 +136,23 @@ def index(
     """
     from rankwell.core.files import folder_size, read_lines
     from rankwell.core.native import allow_uncompiled
-    from rankwell.corpus.analyser import Analyzer, TitleWeight, have_identifiers
+    from rankwell.corpus.analyser import Analyzer, TitleWeight
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.languages import LANGUAGES
     from rankwell.corpus.sources import resolve_documents
+    from rankwell.rank.texts import INDEX, is_system
+    from rankwell.retrieve.description import stored_columns
+    from rankwell.retrieve.index import is_index
 
-    begin = time.monotonic()
+    begin, system = time.monotonic(), None
     allow_uncompiled()
+    if is_system(out):
+        excludes(context, "a system", "overwrite", "store", "weights", "expansions", "encoder", "words", "language")
+        if not (append or update):
+            raise RankwellError(f"{out} is a system; --update adds documents to it")
+        from rankwell.rank.system import System
+
+        system, out = System.open(out), out / INDEX
     needs(context, {"encoder": "store", "words": "store", "segment_documents": "ray"})
     cluster = cluster_of(context, "append", "expansions", "overwrite", "update", "weights")
     options = read_settings(settings, SETTINGS)
@@ -153,26 +161,34 @@ def index(
     if "stop_words" in options:
         stop_words = frozenset(line.strip() for _, line in read_lines(options["stop_words"]) if line.strip())
     title_weight = read_settings(weight and [weight], {"title": TitleWeight}, "--weight").get("title", 1.0)
-    analyzer = Analyzer.of(language or "en", stop_words=stop_words, identifiers=identifiers, title_weight=title_weight)
+    analyzer = Analyzer.of(language or "en", stop_words=stop_words, title_weight=title_weight)
     columns = Columns(id_field, text_field, title_field)
     if cluster is not None:
         kept = {"analyzer": analyzer, "store": store, "columns": columns, "passages": passages}
         documents_each = options.get("segment_documents", SEGMENT_DOCUMENTS)
         made = cluster.build_index(collection, out.absolute(), documents=documents_each, **kept)
     else:
-        same = (append or update) and not (language or stop_words or identifiers or weight)
-        building = {"analyzer": None if same else analyzer, "store": store}
+        same = (append or update) and not (language or stop_words or weight)
+        building: dict[str, Any] = {"analyzer": None if same else analyzer, "store": store}
         building |= {"append": append, "update": update, "overwrite": overwrite}
+        if not columns.named and (append or update) and is_index(out) and not Path(collection).is_dir():
+            columns = stored_columns(out) or columns
+        building["columns"] = columns
         documents = resolve_documents(collection, columns, passages=passages)
-        made = _build(documents, out, weights, expansions, **building)
+        if system is not None:
+            (system.update if update else system.add)(documents)
+            made = system.index
+        else:
+            made = _build(documents, out, weights, expansions, **building)
     if encode is not None:
         encode(made)
     texts = made.documents.texts(made.documents.live_numbers()[:50]) if made.has_texts else []
-    if not made.analyzer.identifiers and have_identifiers(texts):
-        warnings.warn("the texts have names as in code; --identifiers splits them", Notice, stacklevel=1)
     if (other := made.analyzer.guess(texts)) is not None:
         name = LANGUAGES[other].name if other in LANGUAGES else "English"
         warnings.warn(f"the texts look {name}; --language {other} finds more of them", Notice, stacklevel=1)
+    if empty := sum(store.empty for store in made.documents.stores):
+        said = f"{empty:,} of {len(made):,} documents {'is' if empty == 1 else 'are'} empty; no search finds"
+        warnings.warn(f"{said} {'it' if empty == 1 else 'them'}", Notice, stacklevel=1)
     size, seconds = folder_size(out) / 1e6, time.monotonic() - begin
     print(f"{out}: {len(made):,} documents, {made.terms:,} terms, {size:,.1f} MB, {seconds:.1f} s")
 

@@ -109,6 +109,14 @@ TextField = Annotated[
     str | None,
     typer.Option("--text", metavar="FIELD", help="Field or column of the texts. Default: recognised by its name."),
 ]
+TextFields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text",
+        metavar="FIELD",
+        help="Field or column of the texts. May be repeated: all are searched. Default: recognised by its name.",
+    ),
+]
 TitleField = Annotated[
     str | None,
     typer.Option("--title", metavar="FIELD", help="Field or column of the titles. Default: recognised by its name."),

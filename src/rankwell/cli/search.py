@@ -179,7 +179,7 @@ def search(
     name = options.get("tag")
     result = request.execute(name=name) if cluster is None or out is None else cluster.search(request, out, name)
     if out is None:
-        print_answers(result, as_json=json, filtered=filter is not None)
+        print_answers(result, as_json=json, filter=filter)
         return
     write_result(result, out, options.get("format", "trec"))
     if cluster is not None:

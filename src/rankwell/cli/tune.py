@@ -60,8 +60,7 @@ def tune(
 ) -> None:
     """Tune k1 and b, and with --hybrid a bi-encoder's weight, on development queries.
 
-    Where documents have titles, or names as in code, also tries to build the index with a weight of titles, or with
-    --identifiers, in a temporary folder.
+    Where documents have titles, also tries to build the index with a weight of titles, in a temporary folder.
 
     Report the cross-validated figure: each fold is measured with the values that did best on the others.
 
@@ -107,9 +106,7 @@ def tune(
         builds, _ = choose_analyzer(opened, analyzers, records, judgments, tuning.best, **choice)
         table = builds.table("what the index is built with, searched so", build_options, name=build_options)
         print(f"\n{table}", file=reports(out))
-        record["index"] = builds.as_dict(
-            lambda analyzer: {"title_weight": analyzer.title_weight, "identifiers": analyzer.identifiers}
-        )
+        record["index"] = builds.as_dict(lambda analyzer: {"title_weight": analyzer.title_weight})
     if bi_encoder is not None:
         from rankwell.rank.dense import DenseRanker, share_table, tune_hybrid
 

@@ -75,6 +75,13 @@ def system_reason(error: OSError) -> str:
     return os.strerror(error.errno or 0).lower()
 
 
+def wrong_version(path: str | os.PathLike[str], what: str, version: object, known: int, remedy: str) -> InputError:
+    """The error for a file of another version: newer ones need a newer rankwell, older ones the ``remedy``."""
+    newer = isinstance(version, int) and version > known
+    advice = "upgrade rankwell" if newer else remedy
+    return InputError(path, None, f"{what} of version {version}; this rankwell reads version {known}: {advice}")
+
+
 def one_line(error: BaseException) -> str:
     """What another package says about an error, shortened to one line."""
     return " ".join(str(error).split())[:200] or type(error).__name__

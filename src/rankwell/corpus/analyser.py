@@ -24,7 +24,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.characters import class_table
 from rankwell.corpus.languages import LANGUAGES, SEGMENTERS, elision, guess_language
 from rankwell.corpus.lexicon import Lexicon
-from rankwell.corpus.word_kernels import MAX_WORD_BYTES, find_words
+from rankwell.corpus.word_kernels import MAX_WORD_BYTES, find_codes, find_words
 
 LUCENE_STOP_WORDS = frozenset(
     (
@@ -50,9 +50,6 @@ FUNCTION_WORDS = LUCENE_STOP_WORDS | frozenset(
 """Lucene's stop words and the other words of English that carry grammar rather than content, question words too."""
 
 TitleWeight = Annotated[float, Field(gt=0, le=1000)]
-NAMED_TEXTS = 0.1
-"""Texts have names in code if more than this share of them does."""
-_NAME_IN_CODE = re.compile(r"[^\W\d]_[^\W\d]|[a-z][A-Z]|\w\.\w+\(")
 # What step 1 turns into -logi or -bli.
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _LOGI_OR_BLI = re.compile(r"(log|bl)(?:ies|[iy](?:ed|ing)?s?)$")
@@ -118,20 +115,11 @@ class Analyzer(BaseModel):
     """The language, for its elisions (*l'avion*) and accents, and for the segmenter."""
     segmenter: str | None = None
     """What finds the words of a language without spaces: ``icu``, or a function of a plugin."""
-    identifiers: bool = False
-    """Whether names in code are split: ``add_done``, ``os.path`` and ``readLine`` are two words each."""
     title_weight: TitleWeight = 1.0
     """How many times an index counts each term of a title."""
 
     @classmethod
-    def of(
-        cls,
-        language: str,
-        *,
-        stop_words: frozenset[str] | None = None,
-        identifiers: bool = False,
-        title_weight: float = 1.0,
-    ) -> Analyzer:
+    def of(cls, language: str, *, stop_words: frozenset[str] | None = None, title_weight: float = 1.0) -> Analyzer:
         """What a language needs; ``none`` only lower-cases. ``stop_words`` replace the language's.
 
         >>> Analyzer.of("fr").terms("L'élève lit les journaux")
@@ -153,7 +141,7 @@ class Analyzer(BaseModel):
                 segmenter=None if needs.words == "pairs" else needs.words,
             )
         own = {} if stop_words is None else {"stop_words": stop_words}
-        return made.changed(identifiers=identifiers, title_weight=title_weight, **own)
+        return made.changed(title_weight=title_weight, **own)
 
     def changed(self, **settings: Any) -> Analyzer:
         """This analyser with some settings changed."""
@@ -224,11 +212,29 @@ class Analyzer(BaseModel):
         """The words of packed UTF-8 texts: their byte spans ``(words, 2)`` and the running count after each text."""
         if self.segmenter is not None:
             return self._segmented(text, ends)
-        room = np.empty((len(text) // (1 if self.cjk_pairs or self.identifiers else 2) + len(ends) + 1, 2), np.int64)
+        room = np.empty((len(text) // (1 if self.cjk_pairs else 2) + len(ends) + 1, 2), np.int64)
         counts = np.empty(len(ends), np.int64)
-        classes = class_table(self.cjk_pairs, self.identifiers)
-        find_words(text, ends, classes, self.drop_possessive, self.cjk_pairs, self.identifiers, room, counts)
+        classes = class_table(self.cjk_pairs)
+        find_words(text, ends, classes, self.drop_possessive, self.cjk_pairs, room, counts)
         return room[: int(counts[-1]) if len(counts) else 0], counts
+
+    def coded_spans(
+        self, text: NDArray[np.uint8], ends: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Like :meth:`spans`, with the parts of words such as ``add_done`` and whole codes such as ``SKU-JA-10158``.
+
+        The last array says which words are such: they are searched for, but not counted in a text's length.
+        """
+        spans, counts = self.spans(text, ends)
+        codes, code_counts = np.empty((len(text), 3), np.int64), np.empty(len(ends), np.int64)
+        find_codes(text, spans, counts, codes, code_counts)
+        found = codes[: code_counts[-1] if len(ends) else 0]
+        found = found[np.argsort(found[:, 2], kind="stable")]
+        uncounted = np.zeros(len(spans) + len(found), np.bool_)
+        uncounted[found[:, 2] + np.arange(len(found))] = True
+        joined = np.empty((len(uncounted), 2), np.int64)
+        joined[~uncounted], joined[uncounted] = spans, found[:, :2]
+        return joined, counts + code_counts, uncounted
 
     def _segmented(
         self, text: NDArray[np.uint8], ends: NDArray[np.int64]
@@ -252,18 +258,22 @@ class Analyzer(BaseModel):
         found = guess_language(words, LUCENE_STOP_WORDS)
         return None if found == self.language or self.language == "none" else found
 
-    def _intern(self, texts: Sequence[str]) -> tuple[list[int], list[int], list[str], Any, Any, Any]:
+    def _intern(self, texts: Sequence[str], codes: bool) -> tuple[list[int], list[int], list[str], Any, Any, Any]:
         """Where the words of each text begin, each word's number, and the words' forms; the texts packed, their ends
         and the words' spans."""
         packed, ends = pack_strings(list(texts))
-        spans, counts = self.spans(packed, ends)
+        spans, counts, *_ = (self.coded_spans if codes else self.spans)(packed, ends)
         lexicon = Lexicon(fold_case=True)
         numbers = lexicon.intern(packed, spans).tolist()
         return [0, *counts.tolist()], numbers, lexicon.strings(range(len(lexicon))), packed, ends, spans
 
     def terms_batch(self, texts: Sequence[str]) -> list[list[str]]:
-        """The terms of each text, in order, stop words left out."""
-        bounds, numbers, forms, *_ = self._intern(texts)
+        """The terms of each text, in order, stop words left out.
+
+        >>> Analyzer.english().terms("The AirFlex-3000")
+        ['airflex-3000', 'airflex', 'air', 'flex', '3000']
+        """
+        bounds, numbers, forms, *_ = self._intern(texts, True)
         term_of = self.stems(forms)
         terms = [term_of[number] for number in numbers]
         return [[term for term in terms[begin:end] if term is not None] for begin, end in pairwise(bounds)]
@@ -280,9 +290,9 @@ class Analyzer(BaseModel):
         """
         return self.words_batch([text])[0]
 
-    def words_batch(self, texts: Sequence[str]) -> list[list[Word]]:
-        """The words of each text; each distinct word is stemmed once."""
-        bounds, numbers, forms, packed, ends, spans = self._intern(texts)
+    def words_batch(self, texts: Sequence[str], *, codes: bool = False) -> list[list[Word]]:
+        """The words of each text, with ``codes`` those of :meth:`coded_spans`; each distinct word is stemmed once."""
+        bounds, numbers, forms, packed, ends, spans = self._intern(texts, codes)
         term_of = self.stems(forms)
         # Bytes to characters: a UTF-8 byte of the form 10xxxxxx does not begin a character.
         characters = np.concatenate([[0], np.cumsum((packed & 0xC0) != 0x80)])
@@ -294,15 +304,6 @@ class Analyzer(BaseModel):
             for number, (begin, end) in zip(numbers, places, strict=True)
         ]
         return [words[begin:end] for begin, end in pairwise(bounds)]
-
-
-def have_identifiers(texts: Sequence[str]) -> bool:
-    """Whether names in code, such as ``add_done`` and ``readLine``, are frequent in texts.
-
-    >>> have_identifiers(["calls add_done_callback", "readLine"]), have_identifiers(["bees", "The U.S. at 3.14 p.m."])
-    (True, False)
-    """
-    return sum(_NAME_IN_CODE.search(text) is not None for text in texts) > NAMED_TEXTS * len(texts)
 
 
 def read_analyzer(config: object, where: str) -> Analyzer:

@@ -3,8 +3,7 @@
 The rules of UAX #29 that matter for search are kept: letters and digits run together, ``can't``, ``U.S``, ``3.14`` and
 ``1,000`` are one word each, an underscore joins, combining marks stay with their letter, and every ideograph or
 Hiragana letter is a word of its own. Scripts that need a dictionary (Thai, Khmer, …) are taken as letter runs. For
-an analyser that indexes pairs of characters, Katakana and Hangul count as ideographs. For one that splits names in
-code, nothing joins letters.
+an analyser that indexes pairs of characters, Katakana and Hangul count as ideographs.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def _class_of(code: int) -> int:
 
 
 @cache
-def class_table(cjk_pairs: bool = False, identifiers: bool = False) -> NDArray[np.uint8]:
+def class_table(cjk_pairs: bool = False) -> NDArray[np.uint8]:
     """The class of each character below :data:`TABLE_SIZE`."""
     table = np.fromiter(map(_class_of, range(TABLE_SIZE)), np.uint8, TABLE_SIZE)
     paired = ((_KATAKANA, IDEOGRAPH), (_HANGUL, IDEOGRAPH)) if cjk_pairs else ((_KATAKANA, KATAKANA),)
@@ -54,9 +53,6 @@ def class_table(cjk_pairs: bool = False, identifiers: bool = False) -> NDArray[n
             inside[inside == LETTER] = kind
     for characters, kind in ((_MID_LETTER, MID_LETTER), (_MID_NUMBER, MID_NUMBER), (_MID_BOTH, MID_BOTH)):
         table[[ord(character) for character in characters]] = kind
-    if identifiers:
-        table[[ord("_"), ord(":")]] = OTHER
-        table[ord(".")] = MID_NUMBER
     return table
 
 

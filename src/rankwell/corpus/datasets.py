@@ -23,6 +23,7 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types
 from rankwell.corpus.formats.clicks import read_clicks
+from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.formats.lines import check_id
 from rankwell.corpus.formats.pairs import judged_queries
 from rankwell.corpus.formats.texts import read_examples, read_triples
@@ -80,6 +81,8 @@ class Dataset(ABC):
     splits: tuple[str, ...]
     clicks: str | None = None
     """How many clicks were used as judgments, in one line, once they were read."""
+    columns: Columns | None = None
+    """The fields of the collection that are named."""
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
@@ -202,7 +205,7 @@ class FolderDataset(Dataset):
 
     def documents(self) -> Iterator[Document]:
         """Stream the collection."""
-        documents = read_documents(self.collection_path)
+        documents = read_documents(self.collection_path, self.columns)
         if documents.numbered and self.has("qrels", "clicks"):
             problem = "no field is known as an id, by which judgments name documents; call the field id"
             raise InputError(documents.path, None, problem)

@@ -25,7 +25,13 @@ from rankwell.corpus.metadata import Column, Ids, Mask, encode_value
 DEEPEST, MOST, LONGEST_NUMBER = 50, 1000, 308
 """How deep filters may be nested, how many comparisons they may have, each of which looks at all documents, and how
 many characters a whole number may have."""
-_HINTS = {"-": "; put dates and texts in quotes", "&": "; write and", "|": "; write or"}
+_HINTS = {
+    "-": "; put dates and texts in quotes",
+    "&": "; write and",
+    "|": "; write or",
+    "between": "; write >= and <=",
+    "like": "; a filter compares whole values",
+}
 """What to write instead, by the beginning of what is found."""
 _TOKEN = re.compile(
     r"""\s*+(?:(?P<number>-?(?:\d++\.?+\d*+|\.\d++)(?:[eE][+-]?\d++)?+(?![\w.]))
@@ -51,12 +57,16 @@ class Filter:
     value: float | str = 0.0
     parts: tuple[Filter, ...] = ()
 
+    def comparisons(self) -> Iterator[Filter]:
+        """The comparisons of a field that it consists of."""
+        if not self.parts:
+            yield self
+        for part in self.parts:
+            yield from part.comparisons()
+
     def fields(self) -> Iterator[str]:
         """The fields it compares."""
-        if not self.parts:
-            yield self.field
-        for part in self.parts:
-            yield from part.fields()
+        return (part.field for part in self.comparisons())
 
     def select(self, columns: Mapping[str, Column | Ids], documents: int) -> Mask:
         """Which of the documents it selects."""

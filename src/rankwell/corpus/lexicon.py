@@ -132,6 +132,16 @@ class Lexicon:
             numbers = numbers[self._arena[begins[numbers] + place] == byte]
         return numbers
 
+    def heads(self, size: int) -> frozenset[bytes]:
+        """The first bytes of the strings: one, two, … ``size`` (at most 4)."""
+        self.check()
+        ends = self._ends[: self._count]
+        begins, keys = np.concatenate([[0], ends])[:-1], np.zeros(self._count, ">u4")
+        for byte in range(size):
+            inside = begins + byte < ends
+            keys[inside] |= self._arena[begins[inside] + byte].astype(np.uint32) << np.uint32(24 - 8 * byte)
+        return frozenset(head[:n] for head in np.unique(keys).view("S4").tolist() for n in range(1, size + 1))
+
     def number(self, string: str) -> int:
         """The number of one string, or -1."""
         return int(self.find([string])[0])

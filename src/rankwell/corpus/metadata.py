@@ -210,6 +210,13 @@ class Column:
         mask[rows[values]] = True
         return mask
 
+    def values(self) -> set[Any]:
+        """The different values."""
+        self.check()
+        numbers = self._part("numbers")
+        known = set() if numbers is None else set(map(decode_value, np.unique(numbers[~np.isnan(numbers)]).tolist()))
+        return known | set(map(decode_value, self._texts.strings(range(len(self._texts)))))
+
     def at(self, documents: Rows) -> list[Any]:
         """The value, or list of values, of each document; None if it has none."""
         self.check()

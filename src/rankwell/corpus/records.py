@@ -101,6 +101,12 @@ class Ranking:
         """The first ``depth`` documents."""
         return Ranking(self.docids[:depth], self.scores[:depth])
 
+    def before(self, rest: Ranking) -> Ranking:
+        """These documents, and below them the others of another ranking, whose order stays."""
+        others = rest.select(set(rest.docids).difference(self.docids).__contains__)
+        below = self.scores[-1] - np.arange(1, len(others) + 1)  # their own scores, moved, might round to equal ones
+        return Ranking.of([*self.docids, *others.docids], np.concatenate([self.scores, below]))
+
     def select(self, keep: Callable[[str], bool]) -> Ranking:
         """The documents whose ids ``keep`` accepts."""
         places = [place for place, docid in enumerate(self.docids) if keep(docid)]

@@ -31,6 +31,8 @@ SUFFIXES = {
     **dict.fromkeys((".md", ".markdown"), "markdown"),
     **dict.fromkeys((".html", ".htm"), "html"),
 }
+MOST_FRONT_LINES = 500
+"""Lines of a file's front matter, at most."""
 _HEADING = re.compile(r"#\s+(.+?)\s*#*\s*")
 _UNSAFE = re.compile(r"[\s%\ufeff\0\ud800-\udfff]")
 _BLOCKS = frozenset(
@@ -93,21 +95,55 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def document_id(path: Path, folder: Path) -> str:
     """A file's path within the folder, with ``%`` escapes for what an id cannot contain."""
-    name = path.relative_to(folder).as_posix()
+    return _escape(path.relative_to(folder).as_posix())
+
+
+def _escape(name: str) -> str:
     return _UNSAFE.sub(lambda found: quote(found[0], safe="", errors="surrogateescape"), name)
 
 
+def as_id(name: str) -> str:
+    """An id as it is, or as that of a file of this name if it has whitespace.
+
+    >>> as_id("work/plan 1.md"), as_id("work/plan%201.md")
+    ('work/plan%201.md', 'work/plan%201.md')
+    """
+    return _escape(name) if _UNSAFE.search(name.replace("%", "")) else name
+
+
 def read_text_file(path: Path, docid: str) -> Document:
-    """One file as a document; ``#`` headings and ``<title>`` become its title."""
+    """One file as a document; ``#`` headings, ``<title>`` and the front matter's title become its title.
+
+    The other fields of the front matter are its metadata.
+    """
     lines = [line for _, line in read_lines(path)]
     kind = SUFFIXES[path.suffix.lower()]
     if kind == "html":
         title, text = read_page("\n".join(lines))
         return Document(docid, text, title)
+    fields, lines = _front_matter(lines) if kind == "markdown" else ({}, lines)
+    if title := str(fields.pop("title", None) or ""):
+        return Document(docid, "\n".join(lines).strip(), title, fields or None)
     first = next((number for number, line in enumerate(lines) if line.strip()), None)
     if kind == "markdown" and first is not None and (heading := _HEADING.fullmatch(lines[first])):
-        return Document(docid, "\n".join(lines[first + 1 :]).strip(), heading[1])
-    return Document(docid, "\n".join(lines).strip())
+        return Document(docid, "\n".join(lines[first + 1 :]).strip(), heading[1], fields or None)
+    return Document(docid, "\n".join(lines).strip(), metadata=fields or None)
+
+
+def _front_matter(lines: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The fields between two lines of ``---`` that open a file, and the lines below; what is no YAML is text."""
+    if [line.rstrip() for line in lines[:1]] != ["---"]:
+        return {}, lines
+    from rankwell.core.yamlfile import YamlError, parse_yaml
+
+    end = next((n for n, line in enumerate(lines[1:MOST_FRONT_LINES], 1) if line.rstrip() in ("---", "...")), 0)
+    try:
+        fields = parse_yaml("\n".join(lines[1:end])) if end else None
+    except YamlError:
+        return {}, lines
+    if not isinstance(fields, dict):
+        return {}, lines
+    return {str(name): value for name, value in fields.items()}, lines[end + 1 :]
 
 
 def read_page(page: str) -> tuple[str, str]:
@@ -287,7 +323,7 @@ def _by_query(source: Source, name: str, example: str) -> Iterable[tuple[Any, An
 def collection_digest(source: str, columns: Columns | None = None) -> str:
     """A digest that identifies the documents of a file, whose fields ``columns`` may name, a folder or a data set."""
     if columns is not None and columns.named:
-        return digest([collection_digest(source), columns.id, columns.text, columns.title])
+        return digest([collection_digest(source), columns.id, columns.texts, columns.title])
     path = Path(source)
     if path.is_dir():
         return open_collection(source).digest()

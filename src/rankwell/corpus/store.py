@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -20,14 +21,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rankwell.core.arrays import Array, ArrayWriter, RaggedWriter, Rows, pack_strings
-from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.core.errors import InputError, RankwellError, excerpt, wrong_version
 from rankwell.core.files import atomic_folder
 from rankwell.core.locks import lock
 from rankwell.core.mapped import ArrayFolder, MappedArray, Ragged
 from rankwell.corpus.filters import Filter, FilterSource, parse_filter
 from rankwell.corpus.formats.texts import blame_line
 from rankwell.corpus.lexicon import Lexicon
-from rankwell.corpus.metadata import MOST_FIELDS, Column, Ids, MetadataWriter, open_columns, read_metadata
+from rankwell.corpus.metadata import MOST_FIELDS, Column, Ids, MetadataWriter, decode_value, open_columns, read_metadata
 from rankwell.corpus.records import Document, Metadata
 
 STORE_VERSION = 1
@@ -89,6 +90,7 @@ class StoreWriter:
         self._texts = RaggedWriter(folder, "texts", np.uint8) if texts else None
         self._titles = ArrayWriter(folder / "titles.npy", np.uint32) if texts else None
         self._has_titles = False
+        self._empty = 0
         self._metadata = MetadataWriter(most_fields)
 
     def append(self, batch: DocumentBatch) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -105,6 +107,7 @@ class StoreWriter:
         self._metadata.append(expected, metadata)
         if self._texts is not None and self._titles is not None:
             self._texts.append(text, ends)
+            self._empty += texts.count("")
             self._titles.append(np.asarray(titles or [0] * len(docids)))
             self._has_titles = self._has_titles or any(titles)
         return text, ends
@@ -119,6 +122,7 @@ class StoreWriter:
                 (self.folder / "titles.npy").unlink()
         info: dict[str, object] = {"version": STORE_VERSION, "documents": len(self.docids)}
         info |= {"texts": self._texts is not None, "titles": self._has_titles}
+        info |= {"empty": self._empty} if self._empty else {}
         if self._metadata.close(self.folder, len(self.docids)):
             info["fields"] = True
         (self.folder / "store.json").write_text(json.dumps(info) + "\n", encoding="utf-8")
@@ -128,7 +132,7 @@ class DocumentStore:
     """Documents by id, in memory or read from disk when they are needed.
 
     Those ``deleted`` keep their places, but are not found by their ids. ``filter`` and ``mask`` restrict searches, but
-    neither statistics nor reading.
+    neither statistics nor reading. ``empty`` documents have no text.
     """
 
     def __init__(
@@ -138,6 +142,7 @@ class DocumentStore:
         texts: Ragged | None,
         titles: MappedArray | None = None,
         columns: Mapping[str, Column] | None = None,
+        empty: int = 0,
         *,
         deleted: NDArray[np.bool_] | None = None,
         filter: Filter | None = None,
@@ -148,7 +153,7 @@ class DocumentStore:
         self.docids = docids
         self._texts = texts
         self._titles = titles
-        self.columns = columns or {}
+        self.columns, self.empty = columns or {}, empty
         self.deleted, self.filter, self._mask = deleted, filter, mask
         self._tokens: dict[str, Ragged] = {} if tokens is None else tokens
 
@@ -156,7 +161,7 @@ class DocumentStore:
         self, deleted: NDArray[np.bool_] | None, filter: Filter | None, mask: NDArray[np.bool_] | None = None
     ) -> DocumentStore:
         """The same store, sharing its files, with these documents marked as deleted and searched as these say."""
-        parts = self._folder, self.docids, self._texts, self._titles, self.columns
+        parts = self._folder, self.docids, self._texts, self._titles, self.columns, self.empty
         return DocumentStore(*parts, deleted=deleted, filter=filter, mask=mask, tokens=self._tokens)
 
     @cached_property
@@ -171,6 +176,15 @@ class DocumentStore:
         masks += [] if self.filter is None else [self.filter.select({ID: Ids(self.docids), **self.columns}, len(self))]
         masks += [] if self._mask is None else [self._mask]
         return reduce(np.logical_and, masks) if masks else None
+
+    @cached_property
+    def described(self) -> NDArray[np.bool_] | None:
+        """Those of the allowed documents that have a text, by which vectors find them."""
+        if not self.empty or self._texts is None:
+            return self.allowed
+        self._texts.check_ends()
+        filled = np.diff(self._texts.ends, prepend=0) > 0
+        return filled if self.allowed is None else filled & self.allowed
 
     @classmethod
     def of_texts(cls, texts: Mapping[str, str], titles: Sequence[int] = ()) -> DocumentStore:
@@ -244,14 +258,15 @@ class DocumentStore:
         except (ValueError, KeyError, TypeError, RecursionError):
             raise InputError(folder / "store.json", None, "not the description of a document store") from None
         if version != STORE_VERSION:
-            raise InputError(folder, None, f"a store of version {version}; this rankwell reads version {STORE_VERSION}")
+            raise wrong_version(folder, "a store", version, STORE_VERSION, "build it again")
         texts = Ragged.open(arrays, "texts", np.uint8) if has_texts else None
         docids = Lexicon.open(arrays, "docids")
         titles = arrays.map("titles", np.uint32) if has_titles else None
         for name, stored in (("texts", texts), ("titles", None if titles is None else titles.values)):
             if stored is not None and len(stored) != len(docids):
                 raise InputError(folder, None, f"{len(stored)} {name} for {len(docids)} documents")
-        return cls(folder, docids, texts, titles, open_columns(folder, len(docids)) if info.get("fields") else None)
+        columns = open_columns(folder, len(docids)) if info.get("fields") else None
+        return cls(folder, docids, texts, titles, columns, int(info.get("empty", 0)))
 
     def check(self) -> None:
         """Read all ids and texts. Raises if a file is damaged."""
@@ -429,6 +444,23 @@ class NumberedDocuments:
             fields = f"fields: {', '.join(self.fields)}" if self.fields else "none has any"
             raise RankwellError(f"filter: no document {self._place} has a field {excerpt(unknown)} ({fields})")
         return filter
+
+    def explain_filter(self, filter: Filter) -> list[str]:
+        """For each comparison that no document passes: the values that are nearest to it, or the first ones."""
+        lines = []
+        for part in filter.comparisons():
+            columns = [store.columns[part.field] for store in self.stores if part.field in store.columns]
+            if not columns or any(column.match(part.operator, part.value).any() for column in columns):
+                continue
+            values = sorted({value for column in columns for value in column.values()}, key=str)
+            if isinstance(part.value, str) and not any(isinstance(value, str) for value in values):
+                lines.append(f"{part.field} has numbers: leave out the quotes")
+                continue
+            wanted = str(decode_value(part.value))
+            folded = {str(value).lower(): str(value) for value in values}
+            near = [folded[name] for name in get_close_matches(wanted.lower(), folded, 3)] or list(map(str, values[:5]))
+            lines.append(f"no {part.field} {part.operator} {wanted}; {part.field} is {', '.join(near)}")
+        return lines
 
     def metadata(self, numbers: NDArray[np.integer]) -> list[Metadata]:
         """The metadata of documents given by number."""

@@ -57,17 +57,7 @@ def _class(code: int, classes: Bytes) -> int:
 
 
 @helper
-def _begins_part(text: Bytes, at: int, end: int) -> bool:
-    """Whether a part of a name in code begins at ``at``: the L of ``readLine``, the S of ``HTTPServer``."""
-    if not 65 <= text[at] <= 90:
-        return False
-    if 97 <= text[at - 1] <= 122 or 48 <= text[at - 1] <= 57:
-        return True
-    return 65 <= text[at - 1] <= 90 and at + 1 < end and 97 <= text[at + 1] <= 122
-
-
-@helper
-def _word_end(text: Bytes, start: int, at: int, end: int, kind: int, classes: Bytes, split: bool) -> tuple[int, bool]:
+def _word_end(text: Bytes, start: int, at: int, end: int, kind: int, classes: Bytes) -> tuple[int, bool]:
     """Where the word ends whose first character, a ``kind``, is ``start … at``; whether it has a letter or digit."""
     limit = start + MAX_WORD_BYTES if end > start + MAX_WORD_BYTES else end
     solid = kind != JOINER
@@ -82,7 +72,7 @@ def _word_end(text: Bytes, start: int, at: int, end: int, kind: int, classes: By
             if at + size > limit:
                 break
         if kind == LETTER or kind == DIGIT:
-            if last == KATAKANA or (split and _begins_part(text, at, end)):
+            if last == KATAKANA:
                 break
             solid = True
         elif kind == KATAKANA:
@@ -132,15 +122,13 @@ def find_words(
     classes: Bytes,
     drop_possessive: bool,
     cjk_pairs: bool,
-    identifiers: bool,
     spans: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> None:
     """Fill ``spans`` with the ``(begin, end)`` bytes of each word, ``counts`` with the number of words up to each text.
 
     ``spans`` has room for as many rows as ``text`` has bytes divided by two, plus one for each text, and for twice as
-    many with ``cjk_pairs`` or ``identifiers``. With ``cjk_pairs`` each ideograph is a word, after the
-    one that it is together with the next. With ``identifiers`` words are split where a part of a name in code begins.
+    many with ``cjk_pairs``. With it each ideograph is a word, after the one that it is together with the next.
     """
     count = 0
     at = np.int64(0)
@@ -166,12 +154,78 @@ def find_words(
                 spans[count, 1] = at
                 count += 1
             elif LETTER <= kind <= KATAKANA:
-                at, solid = _word_end(text, start, at, end, kind, classes, identifiers)
+                at, solid = _word_end(text, start, at, end, kind, classes)
                 if solid:
                     spans[count, 0] = start
                     spans[count, 1] = _without_possessive(text, start, at) if drop_possessive else at
                     count += 1
         counts[i] = count
+
+
+@helper
+def _is_mixed(text: Bytes, start: int, end: int) -> bool:
+    """Whether there are ASCII digits and letters of any kind."""
+    digits, letters = False, False
+    for at in range(start, end):
+        digits |= 48 <= text[at] <= 57
+        letters |= text[at] >= 65
+    return digits and letters
+
+
+@helper
+def _splits(text: Bytes, at: int, start: int, end: int) -> bool:
+    """Whether a part of a word ends at ``at``: at the ``_`` of ``add_done`` or the L of ``readLine``."""
+    byte = text[at]
+    if byte == 95:
+        return True
+    if byte == 46 or byte == 58:
+        return at + 1 < end and not (48 <= text[at - 1] <= 57 and 48 <= text[at + 1] <= 57)
+    if at == start or not 65 <= byte <= 90:
+        return False
+    before = text[at - 1]
+    if 97 <= before <= 122:
+        return True
+    return 65 <= before <= 90 and at + 2 < end and 97 <= text[at + 1] <= 122 and 97 <= text[at + 2] <= 122
+
+
+@kernel
+def find_codes(
+    text: Bytes,
+    spans: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    codes: NDArray[np.int64],
+    code_counts: NDArray[np.int64],
+) -> None:
+    """Fill ``codes`` with the parts of words such as ``add_done`` and ``readLine``, and with joined words.
+
+    A row has its first byte, its end, and its place among the words. Joined are words with one ``-``, ``.`` or ``/``
+    between them that have letters and digits: ``SKU-JA-10158``.
+    """
+    count = np.int64(0)
+    word = np.int64(0)
+    for i in range(len(counts)):
+        joined = word
+        while word < counts[i]:
+            start, end = spans[word, 0], spans[word, 1]
+            begin = start
+            for at in range(start, end):
+                if text[at] < 97 and _splits(text, at, start, end):
+                    if at - begin > 1:
+                        codes[count, 0], codes[count, 1], codes[count, 2] = begin, at, word + 1
+                        count += 1
+                    begin = at if 65 <= text[at] <= 90 else at + 1
+            if start < begin < end - 1:
+                codes[count, 0], codes[count, 1], codes[count, 2] = begin, end, word + 1
+                count += 1
+            word += 1
+            if word < counts[i] and spans[word, 0] == end + 1 and 45 <= text[end] <= 47:
+                continue
+            first = spans[joined, 0]
+            if joined < word - 1 and end - first <= MAX_WORD_BYTES and _is_mixed(text, first, end):
+                codes[count, 0], codes[count, 1], codes[count, 2] = first, end, joined
+                count += 1
+            joined = word
+        code_counts[i] = count
 
 
 @helper

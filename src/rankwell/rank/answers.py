@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rankwell.corpus.analyser import Analyzer, Word
+from rankwell.corpus.filters import FilterSource
 from rankwell.corpus.records import Document, Metadata, Ranking
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.index import Index
+from rankwell.retrieve.spelling import suggest
 
 # Which words of a text have the stem of a word of the query: what a page or a terminal highlights
 
@@ -28,7 +30,7 @@ def match_texts(analyzer: Analyzer, query: str, texts: Sequence[str]) -> list[li
     >>> match_texts(Analyzer.english(), "keeping bees", ["A bee keeps warm."])
     [[Match(begin=2, end=5, term=1), Match(begin=6, end=11, term=0)]]
     """
-    return match_words(analyzer.words_batch([query, *texts]))[1:]
+    return match_words(analyzer.words_batch([query, *texts], codes=True))[1:]
 
 
 def match_words(words: Sequence[Sequence[Word]]) -> list[list[Match]]:
@@ -44,7 +46,7 @@ def _matches(words: Sequence[Word], numbers: Mapping[str, int]) -> Iterator[Matc
     end = 0
     for word in words:
         if word.term is not None and word.term in numbers and word.end > end:
-            # Pairs of ideographs overlap; what is highlighted does not.
+            # Pairs of ideographs, and codes and their parts, overlap; what is highlighted does not.
             yield Match(max(word.begin, end), word.end, numbers[word.term])
             end = word.end
 
@@ -92,6 +94,23 @@ def match_answers(query: str, answers: Sequence[Answer], texts: Texts) -> list[A
     analyzer = texts.analyzer if isinstance(texts, Index) else Analyzer.english()
     matches = match_texts(analyzer, query, [*(a.title for a in answers), *(a.text for a in answers)])
     return list(map(AnswerMatches, matches[: len(answers)], matches[len(answers) :]))
+
+
+def did_you_mean(texts: Texts, query: str) -> str | None:
+    """A query with its unknown words corrected, if an index has words near them."""
+    return suggest(texts.segments, texts.analyzer, query) if isinstance(texts, Index) else None
+
+
+def explain_nothing(texts: Texts, query: str, filter: FilterSource | None = None) -> str:
+    """Why a search found nothing."""
+    index = texts if isinstance(texts, Index) else None
+    if index is not None and not index.analyzer.terms(query):
+        return "the question has only words that are not searched, such as the"
+    if index is not None and filter is not None and (found := len(index.search(query))):
+        parsed = index.documents.resolve_filter(filter)
+        near = "; ".join(index.documents.explain_filter(parsed)) if parsed is not None else ""
+        return f"{found:,} found, none passes the filter{near and f' ({near})'}"
+    return "no document has a word of this question"
 
 
 def snippet(text: str, matches: Sequence[Match], length: int) -> tuple[int, int]:

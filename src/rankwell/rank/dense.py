@@ -215,8 +215,8 @@ class DenseRanker:
     def nearest(self, queries: Vectors, store: DocumentStore, k: int, *, compressed: bool) -> tuple[Rows, Vectors]:
         """The ``k`` documents of a store nearest to each query: their numbers and similarities, both (Q, k)."""
         if compressed and not compares_all(len(store), k) and (codes := self.codes(store)) is not None:
-            return codes.search(queries, k, allowed=store.allowed)
-        return search_vectors(queries, self._blocks(store), k, device=self.encoder.device, allowed=store.allowed)
+            return codes.search(queries, k, allowed=store.described)
+        return search_vectors(queries, self._blocks(store), k, device=self.encoder.device, allowed=store.described)
 
     def _blocks(self, store: DocumentStore) -> Iterator[Block | Tensor]:
         """The vectors of a store: on a GPU a copy that stays there, if a quarter of its free memory has room for it."""

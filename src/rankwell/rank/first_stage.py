@@ -24,7 +24,7 @@ from rankwell.rank.rankers import VectorSearch
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import QUERIES_AT_A_TIME, Index
-from rankwell.retrieve.syntax import plain_text
+from rankwell.retrieve.syntax import find_exact, plain_text
 
 if TYPE_CHECKING:
     from rankwell.rank.dense import DenseRanker, EncodedQueries
@@ -187,7 +187,9 @@ class FirstStage(Finder):
 
         index = self.index.filtered(scope.filter)
         if not scope.syntax:
-            return search(index, queries)
+            run, parts = search(index, queries), (index.segments, index.documents, index.analyzer)
+            exact = find_exact(*parts, queries, self.bm25, k) if self.share else {}
+            return before_rest(Run(exact, name=run.name), run).head(k) if exact else run
         return index.search_each(queries, search, name="hybrid" if self.share else "BM25")
 
     def prepare(self) -> list[Path]:

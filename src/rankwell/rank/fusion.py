@@ -184,16 +184,8 @@ def fuse(
 
 def before_rest(top: Run, first: Run) -> Run:
     """The re-ranked documents of each query, and below them the rest of the first stage's, whose order stays."""
-    rankings = {}
-    for qid, ranking in first.items():
-        best = top.get(qid)
-        if best is None or not len(best):
-            rankings[qid] = ranking
-            continue
-        rest = ranking.select(set(ranking.docids).difference(best.docids).__contains__)
-        below = best.scores[-1] - np.arange(1, len(rest) + 1)  # their own scores, moved, might round to equal ones
-        rankings[qid] = Ranking.of([*best.docids, *rest.docids], np.concatenate([best.scores, below]))
-    return Run(rankings, name=top.name)
+    joined = {qid: best.before(ranking) if (best := top.get(qid)) else ranking for qid, ranking in first.items()}
+    return Run(joined, name=top.name)
 
 
 def _fuse_query(candidates: AlignedScores, shares: Shares, depth: int | None) -> Ranking:

@@ -28,7 +28,7 @@ from rankwell.core.checksums import (
     write_checksums,
     write_table,
 )
-from rankwell.core.errors import InputError, RankwellError, folder_error
+from rankwell.core.errors import InputError, RankwellError, folder_error, wrong_version
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.manifest import Manifest, check_seal, file_digest, read_object, write_sealed
 from rankwell.core.shards import MANIFEST, read_plan
@@ -386,7 +386,6 @@ class System:
         """
         first, analyzer = self.first_stage, self.index.analyzer
         words = f", title weight {analyzer.title_weight:g}" if analyzer.title_weight != 1 else ""
-        words += ", names in code split" if analyzer.identifiers else ""
         parts = [f"BM25 (k1 {first.bm25.k1:g}, b {first.bm25.b:g}{words})"] if first.share < 1 else []
         parts += [f"a bi-encoder (weight {first.share:g})"] if first.share else []
         line = " and ".join(parts)
@@ -474,8 +473,7 @@ def _read(folder: Path) -> dict[str, Any]:
     if record.get("format") != _FORMAT:
         raise InputError(path, None, "not the description of a system")
     if (version := record.get("version")) != VERSION:
-        problem = f"a system of version {version}; this rankwell reads version {VERSION}: fit it again"
-        raise InputError(path, None, problem)
+        raise wrong_version(path, "a system", version, VERSION, "fit it again")
     check_seal(path, record)
     kinds = (str | None, int, dict | None, float, dict, dict)
     for key, kind in zip(("ranker", "depth", "shares", "engine", "card", "parts"), kinds, strict=True):

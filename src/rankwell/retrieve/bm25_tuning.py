@@ -1,4 +1,4 @@
-"""Tuning on judged queries, cross-validated: BM25's k1 and b, the weight of titles, and splitting names in code.
+"""Tuning on judged queries, cross-validated: BM25's k1 and b, and the weight of titles.
 
 Every point of a grid is searched once. What changes an index's terms needs another index, in a temporary folder.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
-from rankwell.corpus.analyser import Analyzer, have_identifiers
+from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.cross_validation import Tuned, check_folds
 from rankwell.evaluation.evaluate import evaluate
@@ -23,9 +23,6 @@ from rankwell.evaluation.notation import parse_measure
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.merging import live_documents
-
-SAMPLE = 1000
-"""Texts that are searched for names in code."""
 
 
 def parse_values(text: str) -> list[float]:
@@ -80,7 +77,7 @@ def _judged(queries: Sequence[Query], qrels: Qrels) -> tuple[list[Query], Qrels]
 
 
 def other_analyzers(index: Index, title_weights: Sequence[float]) -> list[Analyzer]:
-    """What to try instead of the index's analyser: weights of titles, and splitting names in code, if there are any.
+    """What to try instead of the index's analyser: weights of titles, if there are any.
 
     Nothing for an index without texts, or one of weighted or expanded texts.
     """
@@ -88,12 +85,7 @@ def other_analyzers(index: Index, title_weights: Sequence[float]) -> list[Analyz
     if not index.has_texts or index.manifest["config"]["weighted"] or index.manifest["config"]["expanded"]:
         return []
     weights = title_weights if any(store.has_titles for store in stores) else []
-    splits = {own.identifiers}
-    if have_identifiers(index.documents.texts(index.documents.live_numbers()[:SAMPLE])):
-        splits = {False, True}
-    tried = product(dict.fromkeys([own.title_weight, *weights]), sorted(splits))
-    analyzers = (own.changed(title_weight=weight, identifiers=split) for weight, split in tried)
-    return [analyzer for analyzer in analyzers if analyzer != own]
+    return [own.changed(title_weight=weight) for weight in dict.fromkeys(weights) if weight != own.title_weight]
 
 
 def built_with(index: Index, analyzer: Analyzer, folder: Path | None = None) -> Index:
@@ -130,7 +122,7 @@ def choose_analyzer(
 
 def build_options(analyzer: Analyzer) -> str:
     """The options of ``rankwell index`` that are tuned."""
-    return f"--weight title={analyzer.title_weight:g}{' --identifiers' * analyzer.identifiers}"
+    return f"--weight title={analyzer.title_weight:g}"
 
 
 def grid_table(tuned: Tuned[BM25]) -> str:

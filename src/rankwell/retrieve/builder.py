@@ -20,14 +20,15 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rankwell.core.arrays import HEADER_BYTES, Array, ArrayWriter, pack_strings, save_array
+from rankwell.core.arrays import HEADER_BYTES, Array, ArrayWriter, Rows, pack_strings, save_array
 from rankwell.core.errors import RankwellError
+from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer
-from rankwell.corpus.formats.texts import Expansion
+from rankwell.corpus.formats.texts import Expansion, blame_line
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.metadata import MOST_FIELDS
-from rankwell.corpus.records import TermWeights
-from rankwell.corpus.store import DocumentBatch, StoreWriter
+from rankwell.corpus.records import Document, TermWeights
+from rankwell.corpus.store import DocumentBatch, NumberedDocuments, StoreWriter, document_batches
 from rankwell.retrieve.description import analyzer_json
 from rankwell.retrieve.posting_kernels import collect_postings, cut_into_chunks, place_postings, sort_postings
 
@@ -115,7 +116,7 @@ class SegmentBuilder:
             text, ends = pack_strings([f"{text} {more}" for text, more in zip(texts, added, strict=True)])
             self._digest.update(text.data)
             self._digest.update(ends.data)
-        spans, counts = self._analyzer.spans(text, ends)
+        spans, counts, uncounted = self._analyzer.coded_spans(text, ends)
         words, word_weights = self._vocabulary.words_of(text, spans), np.empty(0, np.float32)
         if self._analyzer.title_weight != 1 and titles:
             heads = [content[:title] for content, title in zip(texts, titles, strict=True)]
@@ -126,7 +127,7 @@ class SegmentBuilder:
             self._digest.update(word_weights.data)
         self._make_room(len(words))
         lengths, before = np.empty(len(texts), np.float32), self._count
-        weighted = words, counts, self._vocabulary.term_of_word, word_weights
+        weighted = words, uncounted, counts, self._vocabulary.term_of_word, word_weights
         postings = self._terms, self._documents, self._frequencies
         self._count = collect_postings(*weighted, first, self._latest, *postings, self._count, lengths)
         self._lengths.append(lengths)
@@ -356,6 +357,36 @@ class _RunReader:
         frequencies = self._read("frequencies", self._next_posting, size)
         self._next_term, self._next_posting = end, self._next_posting + size
         return self.terms[begin:end], counts, documents, frequencies
+
+
+def fill_segment(
+    builder: SegmentBuilder,
+    documents: Iterable[Document],
+    weights: Iterable[TermWeights] | None,
+    expansions: Iterable[Expansion] | None,
+    known: NumberedDocuments | None,
+    replaced: list[Rows] | None,
+) -> None:
+    """Add all documents to a segment. Numbers of those ``known`` go to ``replaced``, or are an error."""
+    weights = None if weights is None else iter(weights)
+    expansions = None if expansions is None else iter(expansions)
+    for batch in document_batches(track(documents, "indexing", unit="documents")):
+        numbers = np.empty(0, np.int64) if known is None else known.find(batch.docids)
+        if replaced is not None:
+            replaced.append(numbers[numbers >= 0])
+        elif (numbers >= 0).any():
+            repeated = batch.docids[int((numbers >= 0).argmax())]
+            problem = f"document {repeated!r} is in the index already; --update replaces documents"
+            raise blame_line(documents, repeated, problem)
+        if weights is not None:
+            builder.add_weighted(batch, [take_record(weights, docid, "weights").weights for docid in batch.docids])
+        elif expansions is not None:
+            taken = [take_record(expansions, docid, "expansions").queries for docid in batch.docids]
+            builder.add_texts(batch, list(map(" ".join, taken)))
+        else:
+            builder.add_texts(batch)
+    check_end(weights, "weights")
+    check_end(expansions, "expansions")
 
 
 # Records about documents (term weights, expansions) that come in the order of the collection

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.core.checksums import TABLE
-from rankwell.core.errors import InputError, folder_error
+from rankwell.core.errors import InputError, folder_error, wrong_version
 from rankwell.core.manifest import Manifest, check_seal, file_digest, write_sealed
 from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.formats.fields import Columns
 
 INDEX_VERSION = 1
 _FORMAT = "rankwell-index"
@@ -31,15 +32,17 @@ def write_description(
     store: bool,
     weighted: bool,
     expanded: bool,
+    columns: Mapping[str, Any] | None = None,
     deleted: str | None = None,
 ) -> dict[str, Any]:
     """Write ``index.json``, which makes these segments of ``folder``, given with their hashes, the index; its manifest.
 
-    ``deleted`` is the name of the folder that marks deleted documents.
+    ``deleted`` is the name of the folder that marks deleted documents, ``columns`` the fields that were named.
     """
     marks = {} if deleted is None else {"deleted": file_digest(folder / deleted / TABLE)}
     settings = analyzer_json(analyzer)
     config = {"analyzer": settings, "store": store, "weighted": weighted, "expanded": expanded}
+    config |= {"columns": columns} if columns else {}
     manifest = Manifest("index", config, {**segments, **marks}).as_dict()
     description = {
         "format": _FORMAT,
@@ -51,6 +54,12 @@ def write_description(
     }
     write_sealed(folder / "index.json", description)
     return manifest
+
+
+def stored_columns(folder: Path) -> Columns | None:
+    """The fields that an index was built with, if they were named."""
+    columns = read_description(folder)["manifest"].get("config", {}).get("columns")
+    return Columns(**columns) if isinstance(columns, dict) else None
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -66,8 +75,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     if not isinstance(description, dict) or description.get("format") != _FORMAT:
         raise InputError(path, None, "not the description of an index")
     if (version := description.get("version")) != INDEX_VERSION:
-        problem = f"an index of version {version}; this rankwell reads version {INDEX_VERSION}: build it again"
-        raise InputError(path, None, problem)
+        raise wrong_version(path, "an index", version, INDEX_VERSION, "build it again")
     check_seal(path, description)
     names = description.get("segments")
     if not isinstance(names, list) or not names or not all(SEGMENT_NAME.fullmatch(str(name)) for name in names):

@@ -16,7 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
 
@@ -33,21 +33,31 @@ from rankwell.core.native import allow_uncompiled
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, read_analyzer
 from rankwell.corpus.filters import Filter, FilterSource
-from rankwell.corpus.formats.texts import Expansion, blame_line
+from rankwell.corpus.formats.fields import Columns
+from rankwell.corpus.formats.texts import Expansion
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights
 from rankwell.corpus.sources import Source, resolve_documents, resolve_queries
-from rankwell.corpus.store import DocumentStore, NumberedDocuments, RepeatedIdError, document_batches
+from rankwell.corpus.store import DocumentStore, NumberedDocuments, RepeatedIdError
 from rankwell.corpus.stored_vectors import keep_vectors
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, search_segments
-from rankwell.retrieve.builder import SegmentBuilder, check_end, take_record
-from rankwell.retrieve.description import DELETED_NAME, SEGMENT_NAME, read_description, write_description
+from rankwell.retrieve.builder import SegmentBuilder, fill_segment
+from rankwell.retrieve.description import (
+    DELETED_NAME,
+    SEGMENT_NAME,
+    read_description,
+    stored_columns,
+    write_description,
+)
 from rankwell.retrieve.merging import merge_segments, read_deleted, worth_merging
 from rankwell.retrieve.numbering import NumberedRun, join_hits
 from rankwell.retrieve.segment import Segment
-from rankwell.retrieve.syntax import allowed_masks, parse_syntax, plain_text, scored_prefixes
+from rankwell.retrieve.spelling import find_corrections
+from rankwell.retrieve.syntax import allowed_masks, find_exact, parse_syntax, plain_text, scored_prefixes
 
 QUERIES_AT_A_TIME = 256
+KNOWN = 2
+"""How many times a known word of a query counts beside one that was corrected."""
 VIEWS = 16
 """Filters whose results are remembered."""
 Prepare = Callable[[DocumentStore], object]
@@ -77,8 +87,8 @@ class Index:
 
     filter: Filter | None = None
     """What restricts searches; :meth:`filtered` sets it."""
-    _more: Sequence[str] = ()
-    """Terms that are searched for besides those of a query."""
+    _more: Sequence[str] | None = None
+    """Terms that are searched for besides those of a query of the syntax, whose words are not corrected."""
     _stamp: Stamp | None = None
     """The version of ``index.json`` that was opened."""
 
@@ -159,6 +169,7 @@ class Index:
         documents: Source,
         folder: str | os.PathLike[str] | None = None,
         *,
+        columns: Columns | None = None,
         analyzer: Analyzer | None = None,
         weights: Iterable[TermWeights] | None = None,
         expansions: Iterable[Expansion] | None = None,
@@ -172,7 +183,8 @@ class Index:
         """Index ``documents`` into ``folder``, or into a temporary one that lasts as long as the index.
 
         ``documents`` is a file, a folder or a name of a data set, or Python objects: texts, ``{id: text}``, dicts with
-        fields, a pandas frame, documents (:func:`~rankwell.corpus.sources.resolve_documents`).
+        fields, a pandas frame, documents (:func:`~rankwell.corpus.sources.resolve_documents`). ``columns`` names the
+        fields of a file or frame; those of the index are the default for an update.
         ``store`` also stores the texts, for re-ranking and display. ``append`` adds to an existing index, ``update``
         too, replacing documents with the same ids, and ``overwrite`` replaces it; without any, an existing index is an
         error. Vectors of documents whose texts did not change are kept. ``weights`` replace the documents'
@@ -185,8 +197,10 @@ class Index:
             raise RankwellError("weights and expansions cannot be combined; add the expansions to the weights first")
         temporary_folder = tempfile.TemporaryDirectory(prefix="rankwell-") if folder is None else None
         folder = Path(folder or str(temporary_folder and temporary_folder.name))
-        documents = resolve_documents(documents)
         exists = (folder / "index.json").exists()
+        if isinstance(documents, str | os.PathLike) and exists and not (overwrite or columns):
+            columns = stored_columns(folder)
+        documents = resolve_documents(documents, columns)
         if exists and not (append or update or overwrite):
             raise RankwellError(
                 f"{folder} holds an index already; add to it with --append or --update, or replace it with --overwrite"
@@ -204,7 +218,8 @@ class Index:
             analyzer = current.analyzer if current else (analyzer or Analyzer.english())
             if weights is not None and analyzer.title_weight != 1:
                 raise RankwellError("term weights replace counts, so titles have no weight beside them")
-            options = {"store": store, "weighted": weights is not None, "expanded": expansions is not None}
+            options: dict[str, Any] = {"weighted": weights is not None, "expanded": expansions is not None}
+            options |= {"store": store, "columns": asdict(columns) if columns and columns.named else None}
             if current is not None:
                 options = _joined_options(folder, current._options(), options)
             name = _next_name(folder, "segment")
@@ -212,7 +227,8 @@ class Index:
             with atomic_folder(folder / name) as temporary:
                 builder = SegmentBuilder(temporary, analyzer, store=options["store"])
                 try:
-                    _fill(builder, documents, weights, expansions, current, replaced if update else None)
+                    have = None if current is None else current.documents
+                    fill_segment(builder, documents, weights, expansions, have, replaced if update else None)
                 except RepeatedIdError as error:
                     raise error.within(documents) from None
                 builder.finish()
@@ -310,7 +326,7 @@ class Index:
 
     @classmethod
     def _commit(
-        cls, folder: Path, analyzer: Analyzer, segments: Sequence[Segment], options: Mapping[str, bool]
+        cls, folder: Path, analyzer: Analyzer, segments: Sequence[Segment], options: Mapping[str, Any]
     ) -> Index:
         """Make these segments the index, with the documents that are marked in them as deleted, and return it.
 
@@ -368,9 +384,9 @@ class Index:
             segments[number] = segment.without(deleted)
         return segments
 
-    def _options(self) -> dict[str, bool]:
+    def _options(self) -> dict[str, Any]:
         config = self.manifest.get("config", {})
-        return {name: bool(config.get(name)) for name in ("store", "weighted", "expanded")}
+        return {name: config.get(name) for name in ("store", "weighted", "expanded", "columns")}
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -463,9 +479,14 @@ class Index:
             allow_uncompiled(0)
         for start in track(range(0, len(queries), QUERIES_AT_A_TIME), "searching", unit="batches"):
             batch = queries[start : start + QUERIES_AT_A_TIME]
-            terms = [[*terms, *self._more] for terms in self.analyzer.terms_batch([query.text for query in batch])]
+            texts = [query.text for query in batch]
+            terms = [[*terms, *(self._more or ())] for terms in self.analyzer.terms_batch(texts)]
+            if self._more is None:
+                for row, found in find_corrections(self.segments, self.analyzer, texts, terms).items():
+                    terms[row] = [*terms[row] * KNOWN, *(correction.term for correction in found)]
             batches.append((batch, self.search_terms(terms, bm25, k=k, threads=threads)))
-        return NumberedRun(batches, self.documents, name=name)
+        exact = find_exact(self.segments, self.documents, self.analyzer, queries, bm25, k)
+        return NumberedRun(batches, self.documents, name=name, exact=exact, k=k)
 
     def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
         """The best ``k`` documents of each query, given as its terms, as arrays; :meth:`docids` names them."""
@@ -522,37 +543,7 @@ class Index:
 _NONE = np.empty(0, np.int64)
 
 
-def _fill(
-    builder: SegmentBuilder,
-    documents: Iterable[Document],
-    weights: Iterable[TermWeights] | None,
-    expansions: Iterable[Expansion] | None,
-    current: Index | None,
-    replaced: list[Rows] | None,
-) -> None:
-    """Add all documents to a segment. Numbers of those in the ``current`` index go to ``replaced``, or are an error."""
-    weights = None if weights is None else iter(weights)
-    expansions = None if expansions is None else iter(expansions)
-    for batch in document_batches(track(documents, "indexing", unit="documents")):
-        known = _NONE if current is None else current.documents.find(batch.docids)
-        if replaced is not None:
-            replaced.append(known[known >= 0])
-        elif (known >= 0).any():
-            repeated = batch.docids[int((known >= 0).argmax())]
-            problem = f"document {repeated!r} is in the index already; --update replaces documents"
-            raise blame_line(documents, repeated, problem)
-        if weights is not None:
-            builder.add_weighted(batch, [take_record(weights, docid, "weights").weights for docid in batch.docids])
-        elif expansions is not None:
-            taken = [take_record(expansions, docid, "expansions").queries for docid in batch.docids]
-            builder.add_texts(batch, list(map(" ".join, taken)))
-        else:
-            builder.add_texts(batch)
-    check_end(weights, "weights")
-    check_end(expansions, "expansions")
-
-
-def _joined_options(folder: Path, before: Mapping[str, bool], added: Mapping[str, bool]) -> dict[str, bool]:
+def _joined_options(folder: Path, before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
     """The options of an index to which more is added. Raises if that is of another kind than what it has."""
     if before["weighted"] != added["weighted"]:
         has, needed = ("term weights", "with") if before["weighted"] else ("counts of terms", "without")

@@ -6,9 +6,10 @@ dropped later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 
 import numpy as np
 
@@ -67,25 +68,35 @@ def _order_ties(documents: NumberedDocuments, numbers: Rows, scores: Scores, wid
 class NumberedRun(Run):
     """A run that holds documents by number; ids are looked up when they are first read, those of many queries at once.
 
-    ``batches`` are queries with their hits; a query without hits is not in the run.
+    ``batches`` are queries with their hits. The documents of ``exact`` come first, of at most ``k``. A query
+    without any is not in the run.
     """
 
-    def __init__(self, batches: Iterable[tuple[Sequence[Query], Hits]], documents: NumberedDocuments, *, name: str):
+    def __init__(
+        self,
+        batches: Iterable[tuple[Sequence[Query], Hits]],
+        documents: NumberedDocuments,
+        *,
+        name: str,
+        exact: Mapping[str, Ranking] = MappingProxyType({}),
+        k: int = 0,
+    ):
         super().__init__(name=name)
         self.documents = documents
+        self._exact, self._k = exact, k
         self._hits: dict[str, tuple[Rows, Scores]] = {}
         self._blocks: dict[str, list[str]] = {}
         block: list[str] = []
         for queries, hits in batches:
             for row, (query, count) in enumerate(zip(queries, hits.counts.tolist(), strict=True)):
-                if count:
+                if count or query.qid in exact:
                     block = block if len(block) < BLOCK else []
                     block.append(query.qid)
                     self._blocks[query.qid] = block
                     self._hits[query.qid] = hits.numbers[row, :count], hits.scores[row, :count]
 
     def numbered(self, qid: str) -> tuple[Rows, Scores]:
-        """A query's documents in THE order, and their scores."""
+        """A query's hits in THE order, and their scores."""
         return self._hits[qid]
 
     def __getitem__(self, qid: str) -> Ranking:
@@ -94,7 +105,10 @@ class NumberedRun(Run):
             unique, places = np.unique(np.concatenate([numbers for numbers, _ in hits]), return_inverse=True)
             docids = iter(np.array(self.documents.docids(unique), object)[places].tolist())
             for name, (numbers, scores) in zip(self._blocks[qid], hits, strict=True):
-                self._rankings[name] = Ranking(tuple(islice(docids, len(numbers))), scores)
+                ranking = Ranking(tuple(islice(docids, len(numbers))), scores)
+                if (best := self._exact.get(name)) is not None and ranking.docids[: len(best)] != best.docids:
+                    ranking = best.before(ranking).head(self._k)
+                self._rankings[name] = ranking
         return self._rankings[qid]
 
     def __contains__(self, qid: object) -> bool:

@@ -17,6 +17,7 @@ from rankwell.core.native import kernel
 @kernel
 def collect_postings(
     words: NDArray[np.int32],
+    uncounted: NDArray[np.bool_],
     word_counts: NDArray[np.int64],
     term_of_word: NDArray[np.int32],
     word_weights: NDArray[np.float32],
@@ -30,8 +31,8 @@ def collect_postings(
 ) -> int:
     """Append one posting for each distinct term of each text; fill ``lengths`` with the texts' numbers of terms.
 
-    A word counts as often as ``word_weights`` says; if that is empty, once. ``latest[term]`` is the position of the
-    term's newest posting, so a repeated term is found without a table.
+    A word counts as often as ``word_weights`` says; if that is empty, once. Those ``uncounted`` add no
+    length. ``latest[term]`` is the position of the term's newest posting, so a repeated term is found without a table.
     """
     begin = 0
     for i in range(len(word_counts)):
@@ -42,7 +43,7 @@ def collect_postings(
             if term < 0:
                 continue
             weight = word_weights[j] if len(word_weights) else np.float32(1)
-            length += weight
+            length += weight * np.float32(not uncounted[j])
             at = latest[term]
             if at >= first_posting:
                 frequencies[at] += weight

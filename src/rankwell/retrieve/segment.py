@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import Array, gather, pack_strings
-from rankwell.core.errors import InputError
+from rankwell.core.errors import InputError, wrong_version
 from rankwell.core.mapped import ArrayFolder, MappedArray
 from rankwell.corpus.filters import Filter
 from rankwell.corpus.lexicon import Lexicon
@@ -24,6 +25,8 @@ from rankwell.retrieve.scoring_kernels import Workspace, search
 
 CHECKED_POSTINGS = 1 << 16
 MERGED_POSTINGS = 1_000_000
+SPELLED, RARE_LETTER = 5000, 1000
+"""Terms that are read for the letters of a language, and letters of which one is rare."""
 KNOWN_NORMS = 4
 """Parameters whose norms are remembered. Not by functools: a segment in a circle of references would stay open."""
 FEW_SELECTED = 1 / 64
@@ -76,8 +79,7 @@ class Segment:
             arrays = ArrayFolder(folder)
             info = json.loads(arrays.read_bytes("segment.json"))
             if (version := info["version"]) != SEGMENT_VERSION:
-                problem = f"an index of version {version}; this rankwell reads {SEGMENT_VERSION}: build it again"
-                raise InputError(folder, None, problem)
+                raise wrong_version(folder, "an index", version, SEGMENT_VERSION, "build it again")
             length, data_hash, bits = float(info["total_length"]), str(info["data_hash"]), int(info["window_bits"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise InputError(folder, None, "not a segment of an index (no readable segment.json)") from None
@@ -282,6 +284,17 @@ class Segment:
             raise InputError(self._tie_documents.path, None, "damaged: a number above that of the documents")
         return np.where(keys > 0, documents, -1), scores
 
+    @cached_property
+    def letters(self) -> str:
+        """The letters of its terms, without those that are rare."""
+        counts = Counter("".join(self.terms.strings(range(min(len(self.terms), SPELLED)))))
+        return "".join(letter for letter, n in counts.items() if letter.isalpha() and n * RARE_LETTER > counts.total())
+
+    @cached_property
+    def heads(self) -> frozenset[bytes]:
+        """The first bytes of its terms: one, two and three."""
+        return self.terms.heads(3)
+
     def live_lengths(self) -> NDArray[np.float32]:
         """The lengths of the documents that are not deleted."""
         lengths = self._lengths.whole()
@@ -318,6 +331,18 @@ class Segment:
             if term >= 0:
                 mask[self._documents(term, term + 1)] = True
         return mask
+
+    def first_with(self, term: str, most: int) -> NDArray[np.int64]:
+        """Some of the first documents with a term, deleted ones too."""
+        number = int(self.find_terms(*pack_strings([term]))[0])
+        begin, end = self.posting_begins[number : number + 2].tolist() if number >= 0 else (0, 0)
+        if begin == end:
+            return np.empty(0, np.int64)
+        chunk, last = self.chunk_begins[number : number + 2].tolist()
+        if chunk + 1 < last:
+            end = begin + int(self._chunks[1].values[chunk + 1])
+        low = self._postings.values[begin : min(begin + most, end)].astype(np.int64)
+        return low | int(self._chunks[0].values[chunk]) << self.window_bits
 
     def _documents(self, first: int, last: int) -> NDArray[np.int64]:
         """The documents of all postings of terms ``first … last - 1``, which must be verified."""

@@ -17,12 +17,19 @@ from numpy.typing import NDArray
 from rankwell.core.arrays import Rows, pack_strings
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.records import Query, Ranking
+from rankwell.corpus.store import NumberedDocuments
+from rankwell.corpus.word_kernels import MAX_WORD_BYTES
+from rankwell.retrieve.bm25 import BM25, search_segments
 from rankwell.retrieve.builder import Vocabulary
+from rankwell.retrieve.numbering import join_hits
 from rankwell.retrieve.segment import Segment
 
 TEXTS_AT_A_TIME = 2048
 MOST_CLAUSES, MOST_SCORED = 32, 64
 """The clauses that a query may have besides plain words, and the words scored that begin with a prefix."""
+_CODE = re.compile(r".*(?:\d|_|[a-z][A-Z]|\w[.:]\w).*")
+_NUMBER = re.compile(r"[\d.,:-]+")
 _CLAUSE = re.compile(r'([+-]?)(?:"([^"]*)("?)|([^\s"]+))')
 Mask = NDArray[np.bool_]
 
@@ -102,6 +109,50 @@ def allowed_masks(segments: Sequence[Segment], analyzer: Analyzer, clauses: Sequ
                     having[some] = contain_phrase(vocabulary, segment.store.texts_at(some), clause.text)
             mask &= ~having if clause.sign == "-" else having
     return masks
+
+
+def find_exact(
+    segments: Sequence[Segment],
+    documents: NumberedDocuments,
+    analyzer: Analyzer,
+    queries: Sequence[Query],
+    bm25: BM25,
+    k: int,
+) -> dict[str, Ranking]:
+    """For queries of one word: the document with this id, and those that have the whole of a code like SKU-JA-10158.
+
+    A plain word or number is an id only if no document has the word.
+    """
+    found: dict[str, Ranking] = {}
+    for query in queries:
+        word = query.text.strip()
+        if not word or len(word) > MAX_WORD_BYTES or len(word.split()) > 1:
+            continue
+        ids = _allowed(documents, [word, word.upper(), word.lower()])
+        if not ids and not _CODE.fullmatch(word):
+            continue
+        masks, best = allowed_masks(segments, analyzer, [Clause("+", word)]), Ranking.of((), ())
+        if _CODE.fullmatch(word):
+            allowed = [True if segment.store.allowed is None else segment.store.allowed for segment in segments]
+            some = [s.masked(mask & also) for s, mask, also in zip(segments, masks, allowed, strict=True)]
+            hits = join_hits(documents, search_segments(some, [analyzer.terms(word)], bm25, k=k), k)
+            best = Ranking(tuple(documents.docids(hits.numbers[0])), hits.scores[0])
+        plain = _NUMBER.fullmatch(word) or not _CODE.fullmatch(word)
+        if ids and not (plain and any(mask.any() for mask in masks)):
+            best = Ranking.of(ids[:1], [best.scores.max(initial=0) + 1]).before(best).head(k)
+        found |= {query.qid: best} if len(best) else {}
+    return found
+
+
+def _allowed(documents: NumberedDocuments, docids: Sequence[str]) -> list[str]:
+    """Those of some ids that a search may find."""
+    numbers = documents.find(docids)
+    known = numbers[numbers >= 0]
+    return [
+        docid
+        for store, _, local in (documents.split(known) if len(known) else ())
+        for docid in store.docids.strings(local if store.described is None else local[store.described[local]])
+    ]
 
 
 def _begun(segments: Sequence[Segment], analyzer: Analyzer, prefix: str) -> Iterator[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from rankwell.corpus.analyser import Word
 from rankwell.corpus.records import Ranking
 from rankwell.inputs.reader import LaidOutPairs
-from rankwell.rank.answers import match_words
+from rankwell.rank.answers import did_you_mean, explain_nothing, match_words
 from rankwell.rank.engines.engine import Logits, probability, relevance
 from rankwell.serve.formats import Answer, Explain, Search
 from rankwell.serve.state import Found, Model, State
@@ -25,14 +25,13 @@ def search_answer(
     found: Found,
     scored: tuple[LaidOutPairs, Logits] | None,
     *,
-    first: str,
     most: int,
 ) -> Answer:
-    """A page of each ranking, and the documents on them, of which at most ``most`` are highlighted.
+    """A page of the ranking, and of the first stage's if both are shown; at most ``most`` documents are highlighted.
 
     ``query`` is the body's as models read it, ``scored`` the pairs of the best documents and what the model said of
-    them, and ``first`` names the first stage. Call it from one thread at a time: what highlights has an analyser of its
-    own, so that a long answer delays no search.
+    them. Call it from one thread at a time: what highlights has an analyser of its own, so that a long answer delays
+    no search.
     """
     candidates, page = found.ranking, slice(body.offset, body.offset + body.k)
     shows_first = body.stages != "rerank"
@@ -49,25 +48,24 @@ def search_answer(
     def row(rank: int, docid: str, score: float) -> Answer:
         old, new = before[docid], after.get(docid)
         moved = None if new is None or not shows_first else old - new
-        return {"rank": rank, "docid": docid, "score": score, "before": old, "after": new, "moved": moved}
+        return {"rank": rank, "id": docid, "score": score, "before": old, "after": new, "moved": moved}
 
     def rows(ranking: Ranking) -> list[Answer]:
         pairs = zip(ranking.docids[page], ranking.scores[page].tolist(), strict=True)
         return [row(rank, docid, score) for rank, (docid, score) in enumerate(pairs, body.offset + 1)]
 
-    answer: Answer = {**dict.fromkeys(state.first_stages), "rerank": None, "candidates": len(candidates)}
-    if shows_first:
-        answer[first] = rows(candidates)
-    if reranked is not None:
-        answer["rerank"] = [{**entry, "probability": probabilities[entry["docid"]]} for entry in rows(reranked)]
-    shown = dict.fromkeys(entry["docid"] for name in (first, "rerank") for entry in answer[name] or ())
-    documents = read_documents(state, list(shown), body.fields)
-    answer |= {"query_matches": [], "query_split_words": [], "documents": documents}
+    listed = rows(candidates) if shows_first or reranked is None else []
+    best = listed if reranked is None else [{**own, "probability": probabilities[own["id"]]} for own in rows(reranked)]
+    documents = read_documents(state, list(dict.fromkeys(row["id"] for row in [*listed, *best])), body.fields)
+    answer: Answer = {"candidates": len(candidates), "query_matches": [], "query_split_words": []}
+    answer["did_you_mean"] = did_you_mean(state.aside, query)
+    answer["nothing"] = None if len(candidates) else explain_nothing(state.aside, query, body.filter)
     if body.words:
         add_words(state, body.query, found, dict(islice(documents.items(), most)))
     if body.highlight:
-        highlight(state, model, body.query, answer, most)
-    return answer
+        answer |= highlight(state, model, body.query, dict(islice(documents.items(), most)))
+    whole = [[{**row, **documents[row["id"]]} for row in some] for some in (best, listed)]
+    return {**answer, "results": whole[0], "first": whole[1] if shows_first and reranked is not None else None}
 
 
 def read_documents(state: State, docids: Sequence[str], fields: Sequence[str] | None) -> Answer:
@@ -80,7 +78,7 @@ def read_documents(state: State, docids: Sequence[str], fields: Sequence[str] | 
         docid: {
             "title": title,
             "text": text,
-            "metadata": {name: value for name, value in metadata.items() if fields is None or name in fields},
+            "fields": {name: value for name, value in metadata.items() if fields is None or name in fields},
             "title_matches": [],
             "matches": [],
             "split_words": [],
@@ -100,17 +98,26 @@ def add_words(state: State, query: str, found: Found, documents: Answer) -> None
         document["words"] = [dict(zip(names, met, strict=True)) for met in words]
 
 
-def highlight(state: State, model: Model | None, query: str, answer: Answer, most: int) -> None:
-    """Add the spans to highlight in the query and in the first documents of an answer, at most ``most``."""
-    documents = list(islice(answer["documents"].values(), most))
+def highlight(state: State, model: Model | None, query: str, shown: Answer) -> Answer:
+    """Add the spans to highlight to some documents; returns those of the query."""
+    documents = list(shown.values())
     texts = [query, *(document["text"] or "" for document in documents)]
-    words = state.highlighter.words_batch([*texts, *(document["title"] for document in documents)])
-    splits = _split_words(model, words[: len(texts)], texts)
+    words = state.aside.analyzer.words_batch([*texts, *(document["title"] for document in documents)], codes=True)
+    splits = _split_words(model, [list(_apart(some)) for some in words[: len(texts)]], texts)
     matches = [[match._asdict() for match in matched] for matched in match_words(words)]
-    answer["query_matches"], answer["query_split_words"] = matches[0], splits[0]
     spans = zip(matches[1:], splits[1:], matches[len(texts) :], strict=False)
     for document, (matched, split, in_title) in zip(documents, spans, strict=True):
         document["matches"], document["split_words"], document["title_matches"] = matched, split, in_title
+    return {"query_matches": matches[0], "query_split_words": splits[0]}
+
+
+def _apart(words: Sequence[Word]) -> Iterator[Word]:
+    """The words that do not overlap with those before, as the parts of codes do."""
+    end = 0
+    for word in words:
+        if word.begin >= end:
+            yield word
+            end = word.end
 
 
 def _split_words(model: Model | None, words: Sequence[Sequence[Word]], texts: Sequence[str]) -> list[list[Answer]]:

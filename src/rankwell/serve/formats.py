@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from rankwell.core.arrays import Scores
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document
+from rankwell.corpus.sources import as_id
 from rankwell.models.spec import AttentionRule
 
 Answer = dict[str, Any]
@@ -150,17 +151,14 @@ class NewDocument(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
-    id: (
-        Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[!-~]+$")]
-        | Annotated[int, Field(ge=0)]
-    )
+    id: Annotated[str, StringConstraints(min_length=1, max_length=512)] | Annotated[int, Field(ge=0)]
     text: str
     title: str = ""
 
     @property
     def document(self) -> Document:
         """The document as the index takes it."""
-        return Document(str(self.id), self.text, self.title, self.__pydantic_extra__)
+        return Document(as_id(str(self.id)), self.text, self.title, self.__pydantic_extra__)
 
 
 Vectors = NDArray[np.float32]

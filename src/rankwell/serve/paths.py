@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from fastapi.routing import APIRoute
 
+from rankwell.corpus.sources import as_id
 from rankwell.serve.bodies import (
     ApiError,
     BodyReader,
@@ -163,6 +164,12 @@ async def search(call: Called) -> Response:
     return await call.answer(Search, call.service.search)
 
 
+@get(ranking, "/documents/{docid:path}")
+async def document(call: Called, docid: str) -> Response:
+    """A document of the index by its id."""
+    return json_response(call.service.document(as_id(docid)))
+
+
 @ranking.post("/explain")
 async def explain(call: Called) -> Response:
     """Explain the score of a query and a document."""
@@ -197,7 +204,7 @@ async def put_documents(call: Called) -> Response:
 @documents.delete("/documents/{docid:path}")
 async def delete_document(call: Called, docid: str) -> Response:
     """Delete a document; one that is not in the index is no error."""
-    return json_response(await call.service.write([docid], call.about))
+    return json_response(await call.service.write([as_id(docid)], call.about))
 
 
 service = APIRouter(tags=["service"])

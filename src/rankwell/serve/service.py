@@ -20,10 +20,12 @@ from rankwell.core.truncation import run_whole
 from rankwell.corpus.filters import FilterSource
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Document
+from rankwell.corpus.sources import as_id
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.rank.engines.engine import Logits, probability, relevance
 from rankwell.rank.first_stage import Scope
 from rankwell.rank.system import System
+from rankwell.retrieve.index import Index
 from rankwell.serve.answers import explain_answer, search_answer
 from rankwell.serve.bodies import LOG, ApiError, too_late
 from rankwell.serve.engine import Batching, Entry, Metrics, OverloadedError, RequestEngine, WorkQueue
@@ -250,7 +252,7 @@ class Service:
                 scored = await self._score(reranker, prepare, scoring, about)
                 ms |= {"rerank": round(scoring.work_ms, 3), "queue": round(scoring.queue_ms, 3)}
         most = self.limits.highlighted
-        shown = partial(search_answer, state, model, body, query, found, scored, first=first, most=most)
+        shown = partial(search_answer, state, model, body, query, found, scored, most=most)
         answer = await self._in(self._answering, shown)
         about |= {"candidates": len(found.ranking), "generation": state.generation}
         ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
@@ -289,7 +291,8 @@ class Service:
         label = self._type(body, model)
         if (body.document is None) == (body.docid is None):
             raise _invalid("document: expected either document or docid")
-        document = body.document if body.document is not None else self._text(state, body.docid or "")
+        docid = as_id(body.docid or "")
+        document = body.document if body.document is not None else self._index_with(state, docid).text(docid)
         self._check_text("document", document, self.limits.explained_characters)
         if self._explanations >= self.limits.explanations:
             raise ApiError(429, "overloaded", "too many explanations are waiting", {"Retry-After": "2"})
@@ -457,12 +460,20 @@ class Service:
             raise _invalid(f"instruction: not taken by {' or '.join(names) or 'BM25'}")
         return None
 
-    def _text(self, state: State, docid: str) -> str:
+    def document(self, docid: str) -> Answer:
+        """A document of the index."""
+        state, index = self.state, self._index_with(self.state, docid)
+        [text] = index.read([docid]) if state.has_texts else [Document(docid, "")]
+        [fields] = index.documents.metadata(index.documents.numbers([docid]))
+        return {"id": docid, "title": text.title, "text": text.text if state.has_texts else None, "fields": fields}
+
+    def _index_with(self, state: State, docid: str) -> Index:
+        """The index, which must have a document."""
         if state.index is None:
             raise ApiError(409, "unavailable", "this service has no index; send the document's text")
         if docid not in state.index:
             raise ApiError(404, "not_found", "no document with this id is in the index")
-        return state.index.text(docid)
+        return state.index
 
     def _check_query(self, body: Body) -> None:
         self._check_text("query", body.query, self.limits.query_characters)

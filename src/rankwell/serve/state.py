@@ -263,10 +263,11 @@ class State:
         return f"{NO_MODEL} ({lacks})" if lacks else f"{NO_MODEL}, such as {DEFAULT}"
 
     @cached_property
-    def highlighter(self) -> Analyzer:
-        """The index's analyser once more, so that highlighting and searching do not wait for each other."""
+    def aside(self) -> Index:
+        """The index with an analyser of its own, so that highlighting and searching do not wait for each other."""
         assert self.index is not None
-        return Analyzer(**self.index.analyzer.model_dump())
+        analyzer = Analyzer(**self.index.analyzer.model_dump())
+        return Index(self.index.folder, analyzer, self.index.segments, self.index.manifest)
 
     @cached_property
     def has_texts(self) -> bool:

@@ -32,19 +32,19 @@ def test_both_rankings_stand_side_by_side_with_what_moved(new_page: Opened, site
     page.press("Enter")
     page.loaded()
     said = site.answer("/search", query=QUERY)
-    assert rank_free(shown(page, 0)) == [row["docid"] for row in said["bm25"]]
-    assert rank_free(shown(page, 1)) == [row["docid"] for row in said["rerank"]]
-    assert page.texts('.column[data-side="1"] .rank') == [str(row["rank"]) for row in said["rerank"]]
+    assert rank_free(shown(page, 0)) == [row["id"] for row in said["first"]]
+    assert rank_free(shown(page, 1)) == [row["id"] for row in said["results"]]
+    assert page.texts('.column[data-side="1"] .rank') == [str(row["rank"]) for row in said["results"]]
     arrows = {1: "▲ ", -1: "▼ ", 0: "="}
-    moved = [row["moved"] for row in said["rerank"]]
+    moved = [row["moved"] for row in said["results"]]
     expected = [arrows[(m > 0) - (m < 0)] + (str(abs(m)) if m else "") for m in moved]
     assert len(set(expected)) > 2
     assert page.texts('.column[data-side="1"] .moved') == expected
-    assert page.texts('.column[data-side="0"] .moved') == [f"→ {row['after']}" for row in said["bm25"]]
-    on_the_left = {row["docid"] for row in said["bm25"]}
-    in_both = sum(row["docid"] in on_the_left for row in said["rerank"])
-    assert 0 < in_both < len(said["rerank"])
-    assert page.texts('.column[data-side="0"] .score') == [f"{row['score']:.2f}" for row in said["bm25"]]
+    assert page.texts('.column[data-side="0"] .moved') == [f"→ {row['after']}" for row in said["first"]]
+    on_the_left = {row["id"] for row in said["first"]}
+    in_both = sum(row["id"] in on_the_left for row in said["results"])
+    assert 0 < in_both < len(said["results"])
+    assert page.texts('.column[data-side="0"] .score') == [f"{row['score']:.2f}" for row in said["first"]]
     assert page.run("document.querySelectorAll('.lines path').length") == in_both
     assert "25 candidates" in page.text("#said")
     assert page.state() == {"q": QUERY}
@@ -57,9 +57,9 @@ def test_a_re_ranker_that_nobody_asked_for_can_be_chosen_above_the_list(
     site = start_site(tiny_checkpoint, search=search, reranks=False)
     page = searched(site, QUERY)
     said = site.answer("/search", query=QUERY)
-    assert (said["stages"], said["rerank"]) == ("hybrid", None)
+    assert (said["stages"], said["first"]) == ("hybrid", None)
     assert page.run("document.querySelectorAll('.column').length") == 1
-    assert rank_free(page.texts(".column .name")) == [row["docid"] for row in said["hybrid"]]
+    assert rank_free(page.texts(".column .name")) == [row["id"] for row in said["results"]]
     page.run(
         "(() => { const which = document.querySelector('.which'); which.value = 'tiny';"
         " which.dispatchEvent(new Event('change', { bubbles: true })); })()"
@@ -67,7 +67,7 @@ def test_a_re_ranker_that_nobody_asked_for_can_be_chosen_above_the_list(
     page.until("document.querySelectorAll('.column').length === 2")
     page.loaded()
     both = site.answer("/search", query=QUERY, stages="both")
-    assert rank_free(shown(page, 1)) == [row["docid"] for row in both["rerank"]]
+    assert rank_free(shown(page, 1)) == [row["id"] for row in both["results"]]
 
 
 def test_a_title_stands_above_its_text(start_site: Opened, searched: Opened, tmp_path: Path) -> None:
@@ -135,7 +135,8 @@ def test_a_click_on_a_value_filters_by_it(start_site: Opened, searched: Opened, 
 
 
 def test_matches_and_split_words_are_marked_where_the_service_says(searched: Opened, site: Any) -> None:
-    said = site.answer("/search", query="bees winter", k=25)["documents"]
+    said = site.answer("/search", query="bees winter", k=25)
+    said = {row["id"]: row for row in [*said["first"], *said["results"]]}
     page = searched(site, "bees winter", k=25)
     for docid in ("emoji", "bogue", "html"):
         text, card = list(said[docid]["text"]), f'.column[data-side="0"] .card[data-docid="{docid}"]'
@@ -184,9 +185,9 @@ def test_everything_can_be_done_with_the_keyboard(searched: Opened, site: Any) -
 
 def test_two_models_are_compared_by_their_own_ranks(searched: Opened, site: Any) -> None:
     models = [
-        site.answer("/search", query=QUERY, stages="rerank", k=25, model=name)["rerank"] for name in ("tiny", "other")
+        site.answer("/search", query=QUERY, stages="rerank", k=25, model=name)["results"] for name in ("tiny", "other")
     ]
-    ranks = [{row["docid"]: row["rank"] for row in rows} for rows in models]
+    ranks = [{row["id"]: row["rank"] for row in rows} for rows in models]
     assert ranks[0] != ranks[1]
     page = searched(site)
     page.choose("Left ranking", "other")
@@ -195,8 +196,8 @@ def test_two_models_are_compared_by_their_own_ranks(searched: Opened, site: Any)
     page.loaded("document.querySelector('.column[data-side=\"0\"] select').value === 'tiny'")
     assert page.state() == {"q": QUERY, "left": "tiny", "right": "other"}
     for side, rows in enumerate(models):
-        assert rank_free(shown(page, side)) == [row["docid"] for row in rows[:10]]
-    moves = [ranks[0][row["docid"]] - row["rank"] for row in models[1][:10]]
+        assert rank_free(shown(page, side)) == [row["id"] for row in rows[:10]]
+    moves = [ranks[0][row["id"]] - row["rank"] for row in models[1][:10]]
     expected = [f"▲ {m}" if m > 0 else f"▼ {-m}" if m < 0 else "=" for m in moves]
     assert page.texts('.column[data-side="1"] .moved') == expected
 
@@ -204,13 +205,13 @@ def test_two_models_are_compared_by_their_own_ranks(searched: Opened, site: Any)
 def test_the_address_holds_the_state_and_back_undoes(new_page: Opened, searched: Opened, site: Any) -> None:
     page = searched(site, k=5, page=2)
     said = site.answer("/search", query=QUERY, **{"k": 5, "from": 5})
-    assert rank_free(shown(page, 1)) == [row["docid"] for row in said["rerank"]]
+    assert rank_free(shown(page, 1)) == [row["id"] for row in said["results"]]
     page.click(".pages button:last-child")
     page.loaded("document.querySelector('.pages span').innerText === 'Page 3 of 5'")
     assert page.state() == {"q": QUERY, "k": "5", "page": "3"}
     page.run("history.back()")
     page.loaded("document.querySelector('.pages span').innerText === 'Page 2 of 5'")
-    assert rank_free(shown(page, 1)) == [row["docid"] for row in said["rerank"]]
+    assert rank_free(shown(page, 1)) == [row["id"] for row in said["results"]]
     shared = new_page(site.at(q=QUERY, doc="bogue", by="tiny", why=1, layer=1, head=2, rule="strm"))
     shared.until("document.querySelector('canvas')")
     values = """['Attention', 'Layer', 'Head'].map((name) =>

@@ -39,15 +39,15 @@ def held_back(new_page: Opened, site: Any) -> Any:
 def test_the_first_stage_answers_at_once_and_the_re_ranker_when_it_is_done(new_page: Opened, site: Any) -> None:
     said = site.answer("/search", query=QUERY)
     page = held_back(new_page, site)
-    assert rank_free(shown(page, 0)) == [row["docid"] for row in said["bm25"]]
+    assert rank_free(shown(page, 0)) == [row["id"] for row in said["first"]]
     assert shown(page, 1) == []
     assert page.text(".waiting") == "Re-ranking the top 25 …"
     page.run("document.querySelector('.card .name').focus()")
     focused = "document.activeElement.closest('.card')?.dataset.docid"
     page.run("answer(200)")
     page.loaded("!document.querySelector('.waiting')")
-    assert rank_free(shown(page, 1)) == [row["docid"] for row in said["rerank"]]
-    assert page.run(focused) == said["bm25"][0]["docid"]
+    assert rank_free(shown(page, 1)) == [row["id"] for row in said["results"]]
+    assert page.run(focused) == said["first"][0]["id"]
 
 
 def test_a_re_ranker_that_is_too_slow_leaves_the_first_stage_and_offers_less(new_page: Opened, site: Any) -> None:
@@ -56,7 +56,7 @@ def test_a_re_ranker_that_is_too_slow_leaves_the_first_stage_and_offers_less(new
     page.run("answer(504)")
     page.until("document.querySelector('.notice.error')")
     assert "Re-ranking failed" in page.text(".notice.error")
-    assert rank_free(shown(page, 0)) == [row["docid"] for row in said["bm25"]]
+    assert rank_free(shown(page, 0)) == [row["id"] for row in said["first"]]
     assert page.texts(".notice.error button") == ["Re-rank the top 50", "Try again"]
     page.open(site.at(q=QUERY, depth=21))
     page.until("document.querySelector('.waiting') && window.answer")
@@ -65,7 +65,7 @@ def test_a_re_ranker_that_is_too_slow_leaves_the_first_stage_and_offers_less(new
     page.click(".notice.error button.primary")
     page.loaded("!document.querySelector('.notice.error')")
     assert page.state() == {"q": QUERY, "depth": "20"}
-    assert rank_free(shown(page, 1)) == [row["docid"] for row in said["rerank"]]
+    assert rank_free(shown(page, 1)) == [row["id"] for row in said["results"]]
 
 
 TITLED = [Document(str(n), "They shiver.", f"Bees in winter, part {n}") for n in range(9)]

@@ -51,12 +51,16 @@ def perfect(task: FitTask, below: Result, plan: Plan) -> Result:
     return Result(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant))
 
 
-def write_code(folder: Path, **fields: str) -> Path:
-    """Forty documents with names in code, each the answer to a query that has the name's words; and further fields."""
+def write_titles(folder: Path) -> Path:
+    """Forty documents, each the answer to a query that has the words of its title; another's text has them twice."""
     words = ["bees", "wasps", "tea", "milk", "honey", "wax", "hive", "queen", "comb", "swarm", "drone", "pollen"]
     pairs = list(permutations(words, 2))[:40]
     folder.mkdir()
-    documents = [{"id": f"d{n}", "text": f"calls the_{a}_of_{b}()", **fields} for n, (a, b) in enumerate(pairs)]
+    others = pairs[1:] + pairs[:1]
+    documents = [
+        {"id": f"d{n}", "title": f"{a} {b}", "text": f"{c} {d} {c} {d}"}
+        for n, ((a, b), (c, d)) in enumerate(zip(pairs, others, strict=True))
+    ]
     (folder / "collection.jsonl").write_text("\n".join(map(json.dumps, documents)))
     queries = "".join(f"q{n}\tcalls {a} {b}\n" for n, (a, b) in enumerate(pairs))
     (folder / "queries.train.tsv").write_text(queries)

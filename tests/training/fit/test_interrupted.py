@@ -10,7 +10,7 @@ import pytest
 from tests.training import toys
 
 pytest.importorskip("torch")
-from tests.training.fit.fitting import fitted, results, write_code
+from tests.training.fit.fitting import fitted, results, write_titles
 
 from rankwell.corpus.datasets import open_dataset
 from rankwell.rank.system import System
@@ -100,7 +100,7 @@ def test_a_fit_that_is_interrupted_after_each_step_makes_each_once_and_the_same_
 
 
 def test_an_index_with_another_analyser_is_found_again(tmp_path: Path, tiny_bi_encoder: Path) -> None:
-    data = write_code(tmp_path / "data")
+    data = write_titles(tmp_path / "data")
     with pytest.MonkeyPatch.context() as patch:
         every = climb.all_steps
         names = ("analyser", "hybrid", "tuned")
@@ -108,9 +108,9 @@ def test_an_index_with_another_analyser_is_found_again(tmp_path: Path, tiny_bi_e
         watched = Watched(patch, interrupts=True)
         system = watched.run(tmp_path / "system", tiny_bi_encoder, data)
     assert watched.made == ["bm25", "analyser", "hybrid", "tuned"]
-    assert system.index.analyzer.identifiers
+    assert system.index.analyzer.title_weight > 1
     systems = {step["step"]: step["system"] for step in system.card["steps"]}
-    assert ["code" in systems[name] for name in watched.made] == [False, True, True, True]
+    assert ["title weight" in systems[name] for name in watched.made] == [False, True, True, True]
 
 
 def test_nothing_is_decided_by_the_name_or_the_kind_of_a_step() -> None:

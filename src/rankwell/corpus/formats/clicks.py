@@ -17,7 +17,7 @@ from operator import itemgetter
 import numpy as np
 
 from rankwell.core.arrays import Rows
-from rankwell.core.errors import InputError
+from rankwell.core.errors import InputError, excerpt
 from rankwell.corpus.formats.lines import FilePath
 from rankwell.corpus.formats.pairs import open_pairs, whole
 from rankwell.corpus.records import Qrels
@@ -51,7 +51,8 @@ def read_clicks(path: FilePath) -> tuple[Qrels, str]:
     opened = open_pairs(path, "clicks", FIELDS)
     if isinstance(opened, tuple):
         header = "query_id,doc_id,position,impressions,clicks"
-        raise InputError(path, next(opened[1])[0], f"no header, expected one such as {header}")
+        number, line = next(opened[1])
+        raise InputError(path, number, f"{excerpt(line)} is no header with a query and a document, such as {header}")
     shown: dict[tuple[str, str], dict[int, Cell]] = {}
     for number, qid, docid, values in opened:
         for name in ("position", "clicks"):

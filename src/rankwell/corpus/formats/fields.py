@@ -22,16 +22,24 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d+)?")
 
 @dataclass(frozen=True)
 class Columns:
-    """The fields to read, by name or, in a file without a header, by number from 1. ``None``: recognised."""
+    """The fields to read, by name or, in a file without a header, by number from 1. ``None``: recognised.
+
+    Several fields can be the ``text``: the first, and below it the others, which also stay fields to filter by.
+    """
 
     id: str | None = None
-    text: str | None = None
+    text: str | Sequence[str] | None = None
     title: str | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The fields of the text that are named."""
+        return (self.text,) if isinstance(self.text, str) else tuple(self.text or ())
 
     @property
     def named(self) -> tuple[str, ...]:
         """The fields that are named."""
-        return tuple(name for name in (self.id, self.text, self.title) if name is not None)
+        return tuple(name for name in (self.id, *self.texts, self.title) if name is not None)
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,8 @@ class Fields:
     """Empty if the records are numbered."""
     texts: tuple[str, ...]
     titles: tuple[str, ...]
+    more: tuple[str, ...] = ()
+    """Further fields of the text."""
 
     @property
     def _parts(self) -> tuple[tuple[str, ...], ...]:
@@ -130,7 +140,7 @@ class Fields:
     def records(self, table: Table) -> Iterator[tuple[int, str, str, str, Metadata | None]]:
         """The number, id, text and title of each row, and the other fields of documents whose table names them."""
         keeps = self.kind is DOCUMENTS and (table.header if table.positions else table.stated)
-        wanted = [name for name in table.names if keeps or any(name in names for names in self._parts)]
+        wanted = [name for name in table.names if keeps or any(name in names for names in (*self._parts, self.more))]
         key: dict[str, Any] = dict(zip(table.names, table.positions or table.names, strict=True))
         mapped = not table.positions
         if mapped:  # objects may have keys that the first one lacks
@@ -159,7 +169,8 @@ class Fields:
             text = row[text_key]
             if title_key is not None:
                 title = row.get(title_key, "") if mapped else row[title_key]
-            if type(identifier) is str and identifier.isalnum() and type(text) is str and type(title) is str:
+            plain = type(identifier) is str and identifier.isalnum() and type(text) is str and type(title) is str
+            if plain and not self.more:
                 yield number, identifier, text, title, metadata or None  # quicker than all checks
             else:
                 yield number, *self._whole(table, number, row, count), metadata or None
@@ -169,10 +180,17 @@ class Fields:
         row = row if isinstance(row, Mapping) else dict(zip(table.names, row, strict=True))
         place = table.place(number)
         identifier = take_id(*place, row, self.ids, f"{self.kind.name} id") if self.ids else str(count)
-        text = take_text(*place, row, self.texts)
+        text = "\n".join(filter(None, [take_text(*place, row, self.texts), *(_text(row.get(n)) for n in self.more)]))
         # Neither missing nor the NaN that pandas puts there.
         titles = [name for name in self.titles if row.get(name) is not None and row[name] == row[name]]
         return identifier, text, take_text(*place, row, titles) if titles else ""
+
+
+def _text(value: Any) -> str:
+    """A value of a further field of the text; nothing for a missing one."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None or value != value else str(value)
 
 
 def _cell(text: str) -> str | float:
@@ -183,7 +201,8 @@ def _cell(text: str) -> str | float:
 def choose_fields(table: Table, kind: RecordKind, columns: Columns | None = None) -> Fields:
     """The fields of a table: those the user names, else those with usual names. Guesses are reported in one line."""
     given = columns or Columns()
-    for option, name in zip(_PARTS, (given.id, given.text, given.title), strict=True):
+    wanted = [("id", given.id), *(("text", name) for name in given.texts), ("title", given.title)]
+    for option, name in wanted:
         if name is not None and name not in table.names:
             fields = ", ".join(map(repr, table.names)) or "none"
             raise InputError(table.path, None, f"no field {name!r} for the {option}; found {fields}")
@@ -196,25 +215,27 @@ def choose_fields(table: Table, kind: RecordKind, columns: Columns | None = None
         return Fields(kind, ids, table.names[-1:], tuple(name for name in table.names if name == "title"))
     identifier = given.id or (kind.find("id", table.names) if table.stated else None)
     others = [name for name in table.names if name != identifier]
-    text = given.text or kind.find("text", table.names) or (others[0] if len(others) == 1 else None)
+    usual = kind.find("text", table.names) or (others[0] if len(others) == 1 else None)
+    text, more = (given.texts[0], given.texts[1:]) if given.texts else (usual, ())
     if text is None:
         found = ", ".join(map(repr, table.names)) or "none"
         raise InputError(*table.place(table.first), f"no field for the text; found {found}; name one with --text")
     title = given.title or kind.find("title", table.names)
     standard = identifier in kind.ids and text in kind.texts and (title in kind.titles or title is None)
     if table.header or not (standard or (given.id and given.text)):
-        parts = {"id": identifier, "text": text, "title": title}
-        said = ", ".join(f"{part}: {excerpt(name)}" for part, name in parts.items() if name is not None)
+        parts = [("id", identifier), ("text", text), *(("text", name) for name in more), ("title", title)]
+        said = ", ".join(f"{part}: {excerpt(name)}" for part, name in parts if name is not None)
         header = "the first line is a header; " * table.header
-        rest = [name for name in table.names if name not in parts.values()] if kind is DOCUMENTS else []
+        rest = [name for name in table.names if name not in [used for _, used in parts]] if kind is DOCUMENTS else []
         said += f"; not searched: {', '.join(rest[:MANY])}{', …' * (len(rest) > MANY)}" * bool(rest)
         numbered = f"; no ids, so numbered from {table.base} (--id names a field)" * (identifier is None)
         _say(table, f"{header}{said}{numbered}")
     return Fields(
         kind,
         _alternatives(identifier, given.id, DOCUMENT_ID_KEYS if kind is DOCUMENTS else kind.ids[:3]),
-        _alternatives(text, given.text, kind.texts[:4]),
+        _alternatives(text, text if given.texts else None, kind.texts[:4]),
         _alternatives(title, given.title, kind.titles[:1]) or kind.titles[:1],
+        more,
     )
 
 

@@ -225,6 +225,7 @@ def hf_rows(source: str) -> Opened:
 
 
 MAX_ARRAY = 2**29
+_WORD = re.compile(r"[^\W\d]+")
 _GAP = re.compile(r"[ \t\r\n]*(,?)[ \t\r\n]*")
 _RUN_LINE = re.compile(r"\s*\S+\s+[Qq]0\s+\S+\s+[0-9]+\s+[-+0-9.eE]+\s+\S+\s*")
 Row = tuple[int, Any]
@@ -343,9 +344,9 @@ def _cells(path: FilePath, rows: Iterator[tuple[int, str, list[str]]], layout: L
         if not names:
             raise wrong_columns(path, begin, line, cells, known[2], "; if it is a header, use --id and --text")
         second = next(rows, first)
-        if not tabs and not layout.by_number and second[2][0].isdigit() and not re.search(r"\d", cells[0]):
-            ways = f"name its columns, as in --id {cells[0]} --text {cells[-1]}"
-            raise InputError(path, begin, f"looks like a header with other names than id and text; {ways}")
+        if not tabs and not layout.by_number and _looks_like_header(cells, second[2]):
+            ways = f"name its columns ({', '.join(cells)}) with --id, --title and --text, or --id 1 --text 2 if not"
+            raise InputError(path, begin, f"looks like a header, but no column is known as the text: {ways}")
         rows = chain([first], [second] if second is not first else [], rows)
 
     def read(_: Sequence[str]) -> Iterator[Row]:
@@ -361,6 +362,13 @@ def _cells(path: FilePath, rows: Iterator[tuple[int, str, list[str]]], layout: L
     positions = tuple(range(len(names)))
     stated = header or layout.by_number
     return Table(path, names, read, positions, stated=stated, header=header, first=begin, csv=not tabs)
+
+
+def _looks_like_header(first: Sequence[str], second: Sequence[str]) -> bool:
+    """Whether a first line of words is above a number, or above texts of several words."""
+    if not all(_WORD.fullmatch(cell.strip()) for cell in first):
+        return False
+    return any(re.fullmatch(r"\s*\d[\d.,]*\s*", cell) or len(cell.split()) > 1 for cell in second)
 
 
 def _csv_rows(path: FilePath, lines: Lines, separator: str) -> Iterator[tuple[int, str, list[str]]]:

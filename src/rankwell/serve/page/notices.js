@@ -110,5 +110,5 @@ export function start(ready) {
 export function nothing(state, found) {
   const beyond = found.candidates > 0;
   return el("div", { class: "start" }, el("h2", {}, beyond ? "There is no such page." : "Nothing found."),
-    el("p", {}, beyond ? "The results end before it." : `No document${state.filter ? " that the filter leaves" : ""} shares a word with “${state.q}”. Words are compared by their stems; very common ones do not count.`));
+    el("p", {}, beyond ? "The results end before it." : sentence(found.nothing)));
 }

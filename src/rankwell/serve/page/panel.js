@@ -46,7 +46,7 @@ function frame(state, page, actions) {
       el("div", {}, el("h2", { id: "panel-title", class: known?.title ? "heading" : "name" }, known?.title ? heading(known) : state.doc), el("p", { class: "ranks" }, known?.title && el("span", { class: "name" }, state.doc), ranks)),
       el("button", { class: "icon", type: "button", "aria-label": "Close", autofocus: true, onclick: () => panel.close() }, "✕")),
     el("div", { class: "passage" }, known?.text ? whole(known) : "The text of this document is not here."),
-    fields(known?.metadata, state, actions.go),
+    fields(known?.fields, state, actions.go),
     known?.words && el("p", { class: "met" }, "Words that met: ", known.words.map(({ query, document, similarity }) => el("span", {
       class: "chip",
       title: `Of this document's words, ${document} is the most similar to ${query}: ${number(similarity)}`,

@@ -27,8 +27,8 @@ function movement(row, side, otherName) {
 }
 
 // What the index knows of a document besides: an address is a link, a click on another value leaves the documents with it.
-export function fields(metadata, state, go) {
-  const values = Object.entries(metadata ?? {}).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
+export function fields(named, state, go) {
+  const values = Object.entries(named ?? {}).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
   if (!values.length) return null;
   return el("p", { class: "fields" }, values.map(([name, value]) => /^https?:\/\//.test(value) ? el("a", { href: value, target: "_blank", rel: "noopener noreferrer" }, `${value.replace(/^https?:\/\//, "")} ↗`) : el("button", {
     type: "button",
@@ -65,7 +65,7 @@ function card(row, side, list, found, state, { open, go: search }) {
   text?.text === null || text?.text === undefined
     ? el("p", { class: "text none" }, "The index keeps no text of this document.")
     : el("p", { class: "text" }, snippet(text)),
-  fields(text?.metadata, state, search),
+  fields(text?.fields, state, search),
   row.probability !== null && el("meter", { min: 0, max: 1, value: row.probability, "aria-label": told, title: told }));
 }
 
@@ -127,6 +127,7 @@ export function about(found, state, actions) {
   const times = [`${title(FIRST)} ${milliseconds(found.ms.first)}`, reranked && !pending && `re-ranking ${milliseconds(found.ms.rerank)}`].filter(Boolean);
   return [
     state.filter && el("button", { type: "button", class: "chip", title: "Search without this filter", "aria-label": `Remove the filter ${state.filter}`, onclick: () => actions.go({ ...state, ...PANEL, page: 1, filter: "" }) }, `${state.filter} ✕`),
+    found.meant && el("span", {}, "Did you mean ", el("a", { href: `?${new URLSearchParams({ q: found.meant })}` }, found.meant), "?"),
     el("span", { title: times.join(", ") }, `${plural(found.candidates, "candidate")} in ${milliseconds(found.ms.total)}`),
     reranked && el("label", { class: "choice" }, el("span", {}, "re-ranked"),
       select("How many candidates are re-ranked", depths(state.depth).map((n) => [n, `top ${n}`]), state.depth,

@@ -20,7 +20,7 @@ export function sides(state, ready) {
 const filtered = (state) => (state.filter ? { filter: state.filter } : {});
 
 function row(entry, other, moved) {
-  const { rank, docid, score, probability = null } = entry;
+  const { rank, id: docid, score, probability = null } = entry;
   return { rank, docid, score, probability, other, moved };
 }
 
@@ -44,7 +44,7 @@ async function withFirst(state, chosen, model, words, signal, early) {
     done = true;
   }
   const lists = chosen.map((name, side) => {
-    const from = name === FIRST ? answer[FIRST] : answer.rerank;
+    const from = name === FIRST ? answer.first ?? answer.results : answer.results;
     const rows = from.map((entry) => {
       const other = chosen.length === 1 ? null : name === FIRST ? entry.after : entry.before;
       // On the left: where a document goes; on the right: how far it has come.
@@ -53,30 +53,31 @@ async function withFirst(state, chosen, model, words, signal, early) {
     });
     return { name, rows };
   });
-  return { lists, documents: answer.documents, answers: [answer], candidates: answer.candidates };
+  return { lists, documents: documentsOf([answer]), answers: [answer], candidates: answer.candidates };
 }
+
+const documentsOf = (answers) => Object.fromEntries(answers.flatMap(({ first, results }) => [...first ?? [], ...results]).map((entry) => [entry.id, entry]));
 
 function firstOnly(answer, chosen) {
   const lists = chosen.map((name) => (name === FIRST
-    ? { name, rows: answer[FIRST].map((entry) => row(entry, null, null)) } : { name, rows: [], pending: true }));
-  return { lists, documents: answer.documents, answers: [answer], candidates: answer.candidates };
+    ? { name, rows: answer.results.map((entry) => row(entry, null, null)) } : { name, rows: [], pending: true }));
+  return { lists, documents: documentsOf([answer]), answers: [answer], candidates: answer.candidates };
 }
 
 // Two models have no ranks of each other: both rank all candidates, and the page is cut here.
 async function twoModels(state, chosen, words, signal) {
   const body = { query: state.q, k: state.depth, depth: state.depth, stages: "rerank", words, ...filtered(state) };
   const answers = await Promise.all(chosen.map((model) => post("search", { ...body, model }, signal)));
-  const ranks = answers.map((answer) => new Map(answer.rerank.map((entry) => [entry.docid, entry.rank])));
+  const ranks = answers.map((answer) => new Map(answer.results.map((entry) => [entry.id, entry.rank])));
   const begin = (state.page - 1) * state.k;
   const lists = chosen.map((name, side) => ({
     name,
-    rows: answers[side].rerank.slice(begin, begin + state.k).map((entry) => {
-      const other = ranks[1 - side].get(entry.docid) ?? null;
+    rows: answers[side].results.slice(begin, begin + state.k).map((entry) => {
+      const other = ranks[1 - side].get(entry.id) ?? null;
       return row(entry, other, other === null ? null : side === 0 ? entry.rank - other : other - entry.rank);
     }),
   }));
-  const documents = { ...answers[0].documents, ...answers[1].documents };
-  return { lists, documents, answers, candidates: Math.min(...answers.map((answer) => answer.candidates)) };
+  return { lists, documents: documentsOf(answers), answers, candidates: Math.min(...answers.map((answer) => answer.candidates)) };
 }
 
 export async function search(state, ready, signal, early) {
@@ -92,6 +93,8 @@ function summary(found) {
   return {
     ...found,
     query: first.query,
+    meant: first.did_you_mean,
+    nothing: first.nothing,
     split: found.answers.some((answer) => answer.query_split_words.length > 0),
     ms: { first: first.ms[FIRST], rerank: sum("rerank"), total: Math.max(...found.answers.map(({ ms }) => ms.total)) },
   };

@@ -14,6 +14,7 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import digest, read_object, write_json
+from rankwell.corpus.formats.fields import Columns
 from rankwell.evaluation.notation import parse_measure
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
@@ -39,6 +40,7 @@ def fit(
     data: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
+    columns: Columns | None = None,
     minutes: float = 20.0,
     device: str | None = None,
     seed: int = 1,
@@ -53,7 +55,8 @@ def fit(
 ) -> System:
     """Fit a system to the documents and judged queries of a data set, as ``rankwell fit`` does.
 
-    ``train`` and ``report`` name splits. ``tries`` are models to try beside rankwell-mini: bi-encoders, cross-encoders
+    ``columns`` names fields of the collection, ``train`` and ``report`` splits.
+    ``tries`` are models to try beside rankwell-mini: bi-encoders, cross-encoders
     and language models. Training starts from the best bi-encoder that fits into the time. On a GPU, one larger than
     rankwell-mini then teaches it, and the small one is saved as ``OUT-small``. The models of a ``previous`` system are
     tried, too, so that training continues from them if they are better. ``runs`` names what an engine of yours
@@ -79,6 +82,7 @@ def fit(
         report,
         queries_from,
         tuple(runs),
+        columns if columns and columns.named else None,
         tuple(dict.fromkeys(tries)),
     )
     if not minutes > 0:
@@ -217,7 +221,7 @@ def _claim(task: FitTask) -> None:
         for name, part in (("fit", parts.fit), ("judged", parts.judged), ("report", parts.report))
     }
     ours: dict[str, Any] = {
-        "data": digest([task.dataset.digest(), queries]),
+        "data": digest([task.dataset.digest(), queries, *(task.columns.named if task.columns else ())]),
         "seed": task.seed,
         "measure": task.measure,
         "models to try": list(task.tries),
@@ -259,6 +263,9 @@ def command_of(task: FitTask) -> str:
         value = getattr(task, field.name)
         if field.name == "runs":
             command += [part for run in value for part in ("--run", run)]
+        elif field.name == "columns" and value is not None:
+            own = [("id", value.id), *(("text", name) for name in value.texts), ("title", value.title)]
+            command += [part for flag, name in own if name is not None for part in (f"--{flag}", name)]
         elif field.name == "tries":
             command += [part for name in value for part in ("--try", _anywhere(name))]
         elif field.init and value != getattr(usual, field.name):

@@ -167,11 +167,11 @@ class Documents(Dataset):
 
     def documents(self) -> Iterator[Document]:
         """Stream the collection."""
-        return iter(resolve_documents(self.name))
+        return iter(resolve_documents(self.name, self.columns))
 
     def digest(self) -> str:
         """See :class:`Dataset`."""
-        return collection_digest(self.name)
+        return collection_digest(self.name, self.columns)
 
 
 def open_data(name: str) -> Dataset:

@@ -61,7 +61,7 @@ def all_steps(task: FitTask) -> list[Step]:
         title, replaces = "a small bi-encoder, taught by it", ("best", "candidates", "small")
         small = [Step("taught", title, _taught, plans.teaching, replaces=replaces, **trains)]
     return [
-        Step("analyser", "titles, names in code", _analyse, plans.analysing, quick=True),
+        Step("analyser", "titles weighed", _analyse, plans.analysing, quick=True),
         _tried_encoder("hybrid", "a bi-encoder", shipped, plans.searching_first, quick=True, given=True),
         *(_tried_encoder(f"hybrid {name}", name, name, plans.searching) for name in encoders),
         Step(

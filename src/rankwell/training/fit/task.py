@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.formats import write_run
+from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.records import Run
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, find_model
@@ -81,6 +82,8 @@ class FitTask:
     queries_from: Kind | None = None
     runs: tuple[str, ...] = ()
     """What the user's engine returned, as ``SPLIT=FILE``; by default the runs of the data set."""
+    columns: Columns | None = None
+    """The fields of the collection that are named."""
     tries: tuple[str, ...] = ()
     """Models to try beside the shipped one."""
 
@@ -92,7 +95,9 @@ class FitTask:
     @cached_property
     def dataset(self) -> Dataset:
         """Documents and judged queries."""
-        return open_data(self.data)
+        dataset = open_data(self.data)
+        dataset.columns = self.columns
+        return dataset
 
     @cached_property
     def parts(self) -> Parts:
