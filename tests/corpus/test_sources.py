@@ -420,6 +420,8 @@ def test_several_fields_are_the_text_and_stay_fields(file: Write) -> None:
     assert [document.metadata for document in documents] == [{"brand": "Casa", "price": p} for p in (29.0, "")]
     assert "id: 'sku', text: 'description', text: 'brand', text: 'price', title: 'name'" in notices[0]
     assert "not searched" not in notices[0]
+    [kettle, _], _ = heard(lambda: read_documents(csv, Columns("sku", ["name", "brand"])))
+    assert (kettle.text, kettle.title) == ("Kettle\nCasa", "")  # what is text is not the title as well
     rows = [{"id": "a", "text": "Boils.", "tags": ["new", "eco"]}, {"id": "b", "text": "Cuts."}]
     texts = [document.text for document in resolve_documents(rows, Columns(text=["text", "tags"]))]
     assert texts == ["Boils.\nnew, eco", "Cuts."]

@@ -220,7 +220,7 @@ def choose_fields(table: Table, kind: RecordKind, columns: Columns | None = None
     if text is None:
         found = ", ".join(map(repr, table.names)) or "none"
         raise InputError(*table.place(table.first), f"no field for the text; found {found}; name one with --text")
-    title = given.title or kind.find("title", table.names)
+    title = given.title or kind.find("title", [name for name in table.names if name not in given.texts])
     standard = identifier in kind.ids and text in kind.texts and (title in kind.titles or title is None)
     if table.header or not (standard or (given.id and given.text)):
         parts = [("id", identifier), ("text", text), *(("text", name) for name in more), ("title", title)]

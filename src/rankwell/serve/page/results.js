@@ -133,8 +133,7 @@ export function about(found, state, actions) {
       select("How many candidates are re-ranked", depths(state.depth).map((n) => [n, `top ${n}`]), state.depth,
         (depth) => actions.go({ ...state, ...PANEL, page: 1, depth: Number(depth) }))),
     el("span", { class: "legend" },
-      el("span", {}, el("mark", { class: "match", title: "Has the same stem as a query word, as BM25 counts matches" }, "matching word")),
-      reranked && el("span", {}, el("span", { class: "split", title: "The model's tokenizer splits this word into several tokens" }, "split word"))),
+      el("span", {}, el("mark", { class: "match", title: "Has the same stem as a query word, as BM25 counts matches" }, "matching word"))),
   ];
 }
 
