@@ -84,3 +84,8 @@ def test_a_correction_takes_some_milliseconds_in_a_large_lexicon() -> None:
     for _ in range(20):
         assert correct("waterprof", index.segments, index.analyzer) == ("waterproof", "waterproof")
     assert time.process_time() - begin < 1
+
+
+def test_a_text_of_unknown_words_is_not_corrected(index: Index) -> None:
+    assert suggested(index, "waterprof " + " ".join(f"unknown{letter}" for letter in "abcdefg")) is not None
+    assert suggested(index, "waterprof " + " ".join(f"unknown{letter}" for letter in "abcdefgh")) is None

@@ -22,6 +22,8 @@ SHORTEST, LONGEST = 5, 30
 """Letters of a word that is corrected."""
 HEAD, ENDING = 3, 5
 """Bytes by which words are known to begin as a term does, and letters at the end that stemming may change."""
+MOST = 8
+"""A text with more unknown words than these is not corrected: it is in another language, or no text."""
 TRIED, READ = 4, 20
 """Likeliest words that are looked up, and documents that are read for each."""
 
@@ -44,8 +46,10 @@ def find_corrections(
     places = [place for place, own in enumerate(terms) if not missing.isdisjoint(own)] if missing else []
     found = {}
     for place, words in zip(places, analyzer.words_batch([texts[place] for place in places]), strict=True):
-        unknown = [(word, correct(word.text, segments, analyzer)) for word in words if word.term in missing]
-        found[place] = [Correction(word, *known) for word, known in unknown if known is not None]
+        unknown = [word for word in words if word.term in missing]
+        if len(unknown) <= MOST:
+            known = ((word, correct(word.text, segments, analyzer)) for word in unknown)
+            found[place] = [Correction(word, *pair) for word, pair in known if pair is not None]
     return {place: some for place, some in found.items() if some}
 
 
