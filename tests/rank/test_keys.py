@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from rankwell import models
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.records import Qrels, Query, Ranking
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.devices import AGREEMENT
@@ -113,6 +114,8 @@ def test_agreement_is_measured_again_for_another_model_purpose_kernel_or_process
         ({"digest": "other"}, "data"),
         ({"text": "other words"}, "data"),
         ({"grade": 2}, "data"),
+        ({"columns": None}, "data"),
+        ({"columns": Columns(title="words")}, "data"),
         ({"engine": {"q": Ranking.of(["b"], [1.0])}}, "run"),
     ],
 )
@@ -126,13 +129,14 @@ def test_finished_steps_of_another_fit_are_refused(tmp_path: Path, change: dict[
             "text": "words",
             "grade": 1,
             "engine": None,
+            "columns": Columns(text="words"),
         }
         given |= options
         part = SimpleNamespace(queries=[Query("q", given["text"])], qrels=Qrels({"q": {"a": given["grade"]}}))
         return SimpleNamespace(
             parts=SimpleNamespace(fit=part, judged=part, report=part),
             dataset=SimpleNamespace(digest=lambda: given["digest"]),
-            **{name: given[name] for name in ("seed", "measure", "tries", "engine")},
+            **{name: given[name] for name in ("seed", "measure", "tries", "engine", "columns")},
             out=tmp_path / "system",
             work=tmp_path / "work",
         )

@@ -342,7 +342,7 @@ def test_few_queries_move_the_weight_a_little_and_it_is_kept_if_it_is_better(
         for share in range(1, 11)
     ]
     best, weight = (1 + figures.index(max(figures))) / 10, tuned.system.first_stage.share
-    assert best < 0.4  # the tiny model knows nothing
+    assert best < 0.6  # the tiny model knows nothing
     assert best < weight < 0.7
     ours = evaluate(part.qrels, tuned.run, [task.measure])
     contrast, replaces = compare_with(part, tuned, ours, below, judge.LEVEL)

@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +221,7 @@ def _claim(task: FitTask) -> None:
         for name, part in (("fit", parts.fit), ("judged", parts.judged), ("report", parts.report))
     }
     ours: dict[str, Any] = {
-        "data": digest([task.dataset.digest(), queries, *(task.columns.named if task.columns else ())]),
+        "data": digest([task.dataset.digest(), queries, task.columns and asdict(task.columns)]),
         "seed": task.seed,
         "measure": task.measure,
         "models to try": list(task.tries),
