@@ -474,7 +474,7 @@ class Index:
         if syntax:
             how: dict[str, Any] = {"k": k, "threads": threads}
             return self.search_each(queries, lambda index, some: index.search(some, bm25, **how), name=name)
-        batches = []
+        batches, known = [], dict[str, tuple[str, str] | None]()
         if len(queries) > QUERIES_AT_A_TIME:
             allow_uncompiled(0)
         for start in track(range(0, len(queries), QUERIES_AT_A_TIME), "searching", unit="batches"):
@@ -482,7 +482,7 @@ class Index:
             texts = [query.text for query in batch]
             terms = [[*terms, *(self._more or ())] for terms in self.analyzer.terms_batch(texts)]
             if self._more is None:
-                for row, found in find_corrections(self.segments, self.analyzer, texts, terms).items():
+                for row, found in find_corrections(self.segments, self.analyzer, texts, terms, known).items():
                     terms[row] = [*terms[row] * KNOWN, *(correction.term for correction in found)]
             batches.append((batch, self.search_terms(terms, bm25, k=k, threads=threads)))
         exact = find_exact(self.segments, self.documents, self.analyzer, queries, bm25, k)

@@ -37,9 +37,16 @@ class Correction(NamedTuple):
 
 
 def find_corrections(
-    segments: Sequence[Segment], analyzer: Analyzer, texts: Sequence[str], terms: Sequence[Sequence[str]]
+    segments: Sequence[Segment],
+    analyzer: Analyzer,
+    texts: Sequence[str],
+    terms: Sequence[Sequence[str]],
+    known: dict[str, tuple[str, str] | None],
 ) -> dict[int, list[Correction]]:
-    """The corrections of those texts that need any, by their places; ``terms`` are those of the texts."""
+    """The corrections of those texts that need any, by their places; ``terms`` are those of the texts.
+
+    Those of words that come again are taken from ``known``, and added to it.
+    """
     distinct = list(dict.fromkeys(term for own in terms for term in own))
     counts = zip(distinct, _frequencies(segments, distinct).tolist(), strict=True)
     missing = {term for term, count in counts if not count}
@@ -48,14 +55,15 @@ def find_corrections(
     for place, words in zip(places, analyzer.words_batch([texts[place] for place in places]), strict=True):
         unknown = [word for word in words if word.term in missing]
         if len(unknown) <= MOST:
-            known = ((word, correct(word.text, segments, analyzer)) for word in unknown)
-            found[place] = [Correction(word, *pair) for word, pair in known if pair is not None]
+            for text in {word.text for word in unknown} - known.keys():
+                known[text] = correct(text, segments, analyzer)
+            found[place] = [Correction(word, *pair) for word in unknown if (pair := known[word.text]) is not None]
     return {place: some for place, some in found.items() if some}
 
 
 def suggest(segments: Sequence[Segment], analyzer: Analyzer, text: str) -> str | None:
     """A query with its unknown words corrected; None if there is nothing to correct."""
-    found = find_corrections(segments, analyzer, [text], [analyzer.terms(text)])
+    found = find_corrections(segments, analyzer, [text], [analyzer.terms(text)], {})
     for word, known, _ in reversed(found.get(0, [])):
         text = text[: word.begin] + known + text[word.end :]
     return text if found else None
