@@ -9,6 +9,8 @@
     python bench/fit_claims.py picture docs/results/fit    # docs/images/curve.png
     python bench/fit_claims.py grades docs/results/fit     # documents that simulated clicks take for relevant
     python bench/fit_claims.py small docs/results/fit --minutes 0.6    # many fits to 15 to 60 queries
+    python bench/fit_claims.py turns docs/results/fit --train 3300 --dev 1000 --documents 7500 --sizes 100 300 1000 2000
+    python bench/fit_claims.py shuffled docs/results/fit --fits 60     # steps kept where nothing can be gained
     python bench/fit_claims.py tables docs/results/fit
 
 ``NAME.csv.gz`` has a row for each query and a column DATA/SETTING/SYSTEM with its RR@10. The index and the
@@ -24,10 +26,12 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tests.training.fit.engines import ENGINES, MissingError, run_of
 
 from harness import DATA, Table, make_parser, read_columns, write_json
@@ -35,18 +39,27 @@ from rankwell.core.files import atomic_text, link_tree
 from rankwell.corpus.datasets import FolderDataset
 from rankwell.corpus.formats import write_documents, write_qrels, write_queries, write_run
 from rankwell.corpus.formats.clicks import read_clicks
-from rankwell.corpus.records import Document, Qrels, Query, Run
+from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval, paired_t_test
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.plots.pictures import new_picture, save_picture
-from rankwell.rank.fusion import before_rest
+from rankwell.rank.dense import search_both
+from rankwell.rank.fusion import Shares, before_rest, fuse
 from rankwell.rank.system import System
+from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.training.data.prepare import open_collection
-from rankwell.training.fit import climb
+from rankwell.training.fit import climb, steps
+from rankwell.training.fit import split as division
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.split import divide, write_parts
+from rankwell.training.fit.judge import LEVEL, judge
+from rankwell.training.fit.results import Bests, Plan, Result
+from rankwell.training.fit.split import FEW, LEAST_ASIDE, SET_ASIDE, Part, Parts, divide, only, write_parts
 from rankwell.training.fit.steps import all_steps
+from rankwell.training.fit.task import FitTask
+from rankwell.training.loop.contrastive import in_batch_softmax
+from rankwell.training.stage_options.first_stages import AdapterOptions
+from rankwell.training.stages.adapter import MapModel
 
 MEASURE = "RR@10"
 SPLITS = {"insuranceqa": ("train", "valid"), "medquad": ("train", "dev"), "wiki": ("questions.train", "questions.dev")}
@@ -82,7 +95,8 @@ class Cut:
             parts[split] = some, Qrels({query.qid: qrels[query.qid] for query in some})
             needed |= {docid for query in some for docid in qrels[query.qid]}
         documents = list(source.documents())
-        drawn = np.random.default_rng(7).permutation(len(documents))[: max(0, options.documents - len(needed))]
+        count = len(documents) if options.documents is None else options.documents
+        drawn = np.random.default_rng(7).permutation(len(documents))[: max(0, count - len(needed))]
         needed |= {documents[place].docid for place in drawn.tolist()}
         return cls(name, [document for document in documents if document.docid in needed], parts, options)
 
@@ -153,7 +167,7 @@ def small(options: argparse.Namespace) -> None:
     In three of ten nothing can be gained: relevant are three random documents of the unfitted search's best 20.
     """
     cuts, rows = dict[str, Cut](), list[dict[str, Any]]()
-    for seed in range(options.fits):
+    for seed in range(options.begin, options.begin + options.fits):
         random, name, drawn = np.random.default_rng([11, seed]), CLASSIC[seed % 3], seed // 3 % 10 >= 7
         everything = argparse.Namespace(**{**vars(options), "train": None, "documents": 1 << 30})
         cut = cuts.get(name) or cuts.setdefault(name, Cut.take(name, everything))
@@ -161,8 +175,7 @@ def small(options: argparse.Namespace) -> None:
         order = random.permutation(len(queries)).tolist()
         size = min(int(random.integers(15, 61)), len(queries) // 2)
         if drawn:
-            found = untrained.search(queries, 20).items()
-            qrels = Qrels({qid: dict.fromkeys(random.choice(own.docids, 3, replace=False), 1) for qid, own in found})
+            qrels = without_gain(untrained.search(queries, 20), random)
         ours, theirs = ([queries[place] for place in part] for part in (order[:size], order[size:]))
         system = cut.fit(cut.write(cut.work / "half", {"train": (ours, qrels)}))
         [*_, said] = (
@@ -175,8 +188,153 @@ def small(options: argparse.Namespace) -> None:
         row = {"data": name, "seed": seed, "nothing to gain": drawn, "queries": size, "system": system.describe()}
         row |= {"reported": said["report"][MEASURE]["mean"], "fitted": fitted.mean(), "unfitted": before.mean()}
         row |= {"found": evaluate(own, system.search(ours, 100), [MEASURE]).mean[MEASURE]}
+        row |= {"kept": [step["step"] for step in system.card["steps"] if step.get("kept")]}
         rows.append({**row, "p": 1.0 if np.array_equal(fitted, before) else paired_t_test(fitted, before)})
         write_json(options.out / "small.json", rows)
+
+
+def without_gain(found: Run, random: np.random.Generator) -> Qrels:
+    """Judgments that say nothing: three random documents of each query are relevant."""
+    drawn = {qid: random.choice(own.docids, 3, replace=False).tolist() for qid, own in found.items() if len(own) > 2}
+    return Qrels({qid: dict.fromkeys(own, 1) for qid, own in drawn.items()})
+
+
+def shuffled(options: argparse.Namespace) -> None:
+    """Try the weight and word vectors on 15 to 60 queries, in every second division where nothing can be gained.
+
+    Figures are of the queries that are left: those of what is kept less those of the unfitted search.
+    """
+    rows = list[dict[str, Any]]()
+    for name in options.data or CLASSIC:
+        cut = Cut.take(name, argparse.Namespace(**{**vars(options), "train": None, "documents": 1 << 30}))
+        untrained, (queries, judged) = cut.untrained(), cut.parts["train"]
+        first, found = untrained.first_stage, untrained.search(queries, 100)
+        both = search_both(first.index, first.dense, queries, first.bm25)
+        vars(steps)["search_both"] = lambda index, dense, some, bm25, both=both, **_: {
+            side: only(run, some) for side, run in both.items()
+        }
+        for seed in range(options.begin, options.begin + 2 * options.fits):
+            random = np.random.default_rng([12, seed])
+            qrels = without_gain(found.head(20), random) if seed % 2 else judged
+            order = random.permutation(len(queries)).tolist()
+            size = min(int(random.integers(15, 61)), len(queries) // 2)
+            part, rest = (Part.of([queries[place] for place in own], qrels) for own in (order[:size], order[size:]))
+            task, level, kept = FitTask(name, Path(name), device=options.device, seed=seed), LEVEL, list[str]()
+            vars(task)["parts"] = Parts(part, part.head(0), part, part, SET_ASIDE, "train")
+            bests = Bests.begin(Result(untrained, only(found, part.queries), count=size, becomes=("best",)))
+            tried = [step for step in all_steps(task) if step.name in ("tuned", "words")][:2]
+            for place, step in enumerate(tried):
+                made = replace(step.make(task, bests.below(step), Plan()), step=step, key=step.name, count=size)
+                result = judge(task, made, bests, level / (len(tried) - place))
+                bests, level = bests.after(result), level - (0.0 if result.kept else result.level)
+                kept += [step.name] * result.kept
+            gain = 0.0
+            if kept:
+                fitted = evaluate(rest.qrels, bests.best.system.search(rest.queries, 100), [MEASURE]).mean[MEASURE]
+                gain = fitted - evaluate(rest.qrels, only(found, rest.queries), [MEASURE]).mean[MEASURE]
+            rows.append({"data": name, "seed": seed, "nothing to gain": bool(seed % 2), "kept": kept, "gain": gain})
+        write_json(options.out / "shuffled.json", rows)
+    for null in (False, True):
+        some = [row for row in rows if row["nothing to gain"] == null]
+        gains, changed = [row["gain"] for row in some], sum(bool(row["kept"]) for row in some)
+        worse = sum(gain < 0 for gain in gains)
+        print(f"nothing to gain: {null}; {len(some)} divisions, {changed} kept, {worse} worse, {np.mean(gains):+.4f}")
+
+
+def turns(options: argparse.Namespace) -> None:
+    """Train adapters on stored vectors, chosen by a fifth of the judged queries or, on folds, by all of them.
+
+    ``claimed`` and ``p`` are those of the queries that choose, ``true`` is the gain over the unfitted search on dev.
+    """
+    grid = [shares for shares in share_grid(("first", "similarity")) if shares.similarity]
+    for name in options.data or ("insuranceqa", "medquad"):
+        cut, rows = Cut.take(name, options), list[dict[str, Any]]()
+        first = cut.untrained().first_stage
+        [store] = first.index.documents.stores
+        vectors = torch.from_numpy(first.dense.vectors(store).at(np.arange(len(store))).astype(np.float32))
+        docids, place_of = first.index.docids(np.arange(len(store))), first.index.documents.numbers
+        dev, (queries, qrels) = Part.of(*cut.parts["dev"]), cut.parts["train"]
+        everyone = [*queries, *dev.queries]
+        encoded = dict(zip((query.qid for query in everyone), first.dense.encode(everyone).vectors, strict=True))
+        words = first.index.search(everyone, first.bm25, k=1000)
+
+        def search(model: MapModel, part: Part, known: Any = (vectors, docids, encoded, words)) -> dict[str, Run]:
+            vectors, docids, encoded, words = known
+            asked = torch.from_numpy(np.stack([encoded[qid] for qid in part.qrels]).astype(np.float32))
+            with torch.no_grad():
+                mapped = model(asked, vectors)
+                scores, best = (mapped[: len(asked)] @ mapped[len(asked) :].T).topk(1000)
+            found = zip(part.qrels, best.tolist(), scores.numpy(), strict=True)
+            run = Run({qid: Ranking.of([docids[place] for place in places], own) for qid, places, own in found})
+            return {"first": only(words, part.queries), "similarity": run}
+
+        def train(part: Part, seed: int, known: Any = (vectors, encoded, place_of)) -> MapModel:
+            (vectors, encoded, place_of), how = known, AdapterOptions()
+            qids = list(part.qrels)
+            pairs = [(row, d) for row, qid in enumerate(qids) for d, grade in part.qrels[qid].items() if grade > 0]
+            rows, columns = np.array([row for row, _ in pairs]), place_of([docid for _, docid in pairs])
+            relevant, size = set(zip(rows.tolist(), columns.tolist(), strict=True)), min(how.batch, len(pairs))
+            asked = torch.from_numpy(np.stack([encoded[qid] for qid in qids]).astype(np.float32))
+            model, random = MapModel(vectors.shape[1], how.side), np.random.default_rng(seed)
+            optimiser = torch.optim.AdamW(model.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay)
+            steps = max(1, round(how.epochs * len(pairs) / size))
+            order = np.concatenate([random.permutation(len(pairs)) for _ in range(steps * size // len(pairs) + 1)])
+            for step in range(steps):
+                optimiser.param_groups[0]["lr"] = how.learning_rate * (1 - step / steps)
+                batch = order[step * size : (step + 1) * size]
+                mapped = model(asked[rows[batch]], vectors[columns[batch]])
+                ignored = [
+                    [(row, other) in relevant for other in columns[batch].tolist()] for row in rows[batch].tolist()
+                ]
+                masked = torch.tensor(ignored) & ~torch.eye(size, dtype=torch.bool)
+                costs = in_batch_softmax(mapped[:size], mapped[size:], torch.arange(size), masked, how.scale)
+                optimiser.zero_grad()
+                torch.autograd.backward(costs.mean())
+                torch.nn.utils.clip_grad_norm_(model.parameters(), how.clip)
+                optimiser.step()
+            return model
+
+        unfitted = MapModel(vectors.shape[1], "both")
+        before = values((list(dev.queries), dev.qrels), fuse(search(unfitted, dev), Shares.hybrid(0.7)))
+        for seed, size in product(options.seeds, [size for size in options.sizes if size <= len(queries)]):
+            some = [
+                queries[place] for place in np.random.default_rng([13, seed, size]).permutation(len(queries))[:size]
+            ]
+            aside = max(LEAST_ASIDE, size // 5)
+            judged, choose, fit = (Part.of(own, qrels) for own in (some, some[:aside], some[aside:]))
+            parts = Parts(judged, fit, choose, dev, "dev", "train")
+            for count in (1, 2, 5):
+                folds, joined = parts.folds(count), defaultdict[str, dict[str, Ranking]](dict)
+                models = [train(part, seed) for _, part, _ in folds]
+                for model, (*_, own) in zip(models, folds, strict=True):
+                    for side, run in search(model, own).items():
+                        joined[side] |= run
+                runs, part = (
+                    {side: Run(run) for side, run in joined.items()},
+                    judged.head(sum(len(f[2]) for f in folds)),
+                )
+                tuned = tune_fusion(runs, part.qrels, grid, folds=5, seed=seed)
+                ours, theirs = (
+                    np.array(list(values((list(part.queries), part.qrels), run).values()))
+                    for run in (fuse(runs, tuned.setting_for), fuse(search(unfitted, part), Shares.hybrid(0.7)))
+                )
+                saved = fuse(search(train(parts.whole[1], seed) if count > 1 else models[0], dev), tuned.best)
+                after = values((list(dev.queries), dev.qrels), saved)
+                row = {"data": name, "seed": seed, "queries": size, "folds": count, "p": paired_t_test(ours, theirs)}
+                row |= {
+                    "claimed": (ours - theirs).mean(),
+                    "true": np.mean([after[qid] - before[qid] for qid in before]),
+                }
+                rows.append(
+                    {key: float(value) if isinstance(value, np.floating) else value for key, value in row.items()}
+                )
+            write_json(options.out / f"turns-{name}.json", rows)
+        for size, count in product(options.sizes, (1, 2, 5)):
+            tried = [row for row in rows if (row["queries"], row["folds"]) == (size, count)]
+            kept = [row["true"] * (row["claimed"] > 0 and row["p"] < LEVEL / 4) for row in tried]
+            if tried:
+                print(f"{name} {size:,}, {count} folds: {len(list(filter(None, kept)))} of {len(kept)} kept, ", end="")
+                print(f"{np.mean(kept):+.4f}; if all were, {np.mean([row['true'] for row in tried]):+.4f}")
 
 
 def engines(options: argparse.Namespace) -> Iterator[Row]:
@@ -279,7 +437,7 @@ def answers(cut: Cut, folder: Path, runs: dict[str, Run], dev: Judged) -> tuple[
 def curve(options: argparse.Namespace) -> Iterator[Row]:
     """Fit to growing numbers of judged queries. For each fit: what it keeps up to each trained step, and at its end."""
     for name in options.data or SPLITS:
-        cut = Cut.take(name, argparse.Namespace(**{**vars(options), "train": None, "documents": 1 << 30}))
+        cut = Cut.take(name, options)
         (queries, qrels), dev = cut.parts["train"], cut.parts["dev"]
         finished = read_values(options.out / f"curve-{name}.csv.gz")
         yield name, "0", "hybrid", values(dev, cut.untrained().search(dev[0], 100))
@@ -370,25 +528,31 @@ def tables(options: argparse.Namespace) -> None:
 def main() -> None:
     """Measure one claim, or print the tables of all."""
     measured = {claim.__name__: claim for claim in (halves, engines, clicks, curve)}
+    others = {claim.__name__: claim for claim in (grades, small, shuffled, turns, tables)} | {"picture": draw_curve}
     parser = make_parser(__doc__)
-    parser.add_argument("claim", choices=[*measured, "grades", "picture", "small", "tables"])
+    parser.add_argument("claim", choices=[*measured, *others])
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", nargs="*", help="data sets; default: all")
-    parser.add_argument("--train", type=int, default=300, help="training queries of a cut")
+    parser.add_argument("--train", type=int, help="training queries of a cut; default: 300, of `curve` all")
     parser.add_argument("--dev", type=int, default=500, help="dev queries of a cut")
-    parser.add_argument("--documents", type=int, default=3000, help="documents of a cut")
+    parser.add_argument("--documents", type=int, help="documents of a cut; default: 3,000, of `curve` all")
+    parser.add_argument("--few", type=int, default=FEW, help="with fewer judged queries, they train and choose in turn")
     parser.add_argument("--minutes", type=float, default=3.0, help="time of each fit")
     parser.add_argument("--work", type=Path, default=Path("out/fit-claims"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--impressions", type=int, nargs="*", default=[1, 10, 100], help="of each query of `clicks`")
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of judged queries of `curve`")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3], help="of `curve`")
-    parser.add_argument("--fits", type=int, default=200, help="fits of `small`")
+    parser.add_argument("--fits", type=int, default=200, help="fits of `small`, divisions of each kind of `shuffled`")
+    parser.add_argument("--begin", type=int, default=0, help="the seed of the first of them")
     parser.add_argument("--steps", nargs="*", help="the steps of a fit to try; default: all")
     options = parser.parse_args()
+    division.FEW = options.few
+    if options.claim not in ("curve", "turns"):
+        options.train, options.documents = options.train or 300, options.documents or 3000
     if options.steps:
         vars(climb)["all_steps"] = lambda task: [step for step in all_steps(task) if step.name in options.steps]
-    if options.claim in (others := {"grades": grades, "small": small, "tables": tables, "picture": draw_curve}):
+    if options.claim in others:
         others[options.claim](options)
         return
     options.out.mkdir(parents=True, exist_ok=True)

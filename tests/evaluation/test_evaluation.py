@@ -52,7 +52,10 @@ def test_figures_as_a_dictionary() -> None:
 
 
 def test_an_evaluation_prints_its_figures() -> None:
-    assert repr(evaluate(QRELS, RUN, "RR@10 AP")) == "Evaluation('mine', 3 queries: RR@10 0.1667, AP 0.1667)"
+    evaluation = evaluate(QRELS, RUN, "RR@10 AP")
+    assert repr(evaluation) == "Evaluation('mine', 3 queries: RR@10 0.1667, AP 0.1667)"
+    assert "<caption>mine: 3 queries</caption>" in evaluation._repr_html_()
+    assert "<td>RR@10</td><td>0.1667</td>" in evaluation._repr_html_()
 
 
 def test_measures_and_queries_keep_their_order() -> None:

@@ -42,3 +42,9 @@ def test_a_label_does_not_cover_the_point_of_another_step() -> None:
     for circle in root.iter("circle"):
         x, y = float(circle.get("cx", 0)), float(circle.get("cy", 0))
         assert not (begin < x < begin + 70 and abs(y - line) < 10)
+
+
+def test_the_measure_is_explained_if_it_is_a_usual_one() -> None:
+    told = [ElementTree.fromstring(draw_steps(BARS, name)).findtext("p") for name in ("RR@10", "nDCG@10", "ERR@20")]
+    assert str(told[0]).startswith("RR@10, a mean over queries: 1 for a query whose first document is relevant")
+    assert (str(told[1]).startswith("nDCG@10"), told[2]) == (True, "")

@@ -12,7 +12,7 @@ import numpy as np
 from rankwell.core.arrays import Values
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
-from rankwell.corpus.records import Qrels, Run
+from rankwell.corpus.records import Qrels, Run, html_table
 from rankwell.corpus.sources import Source, resolve_qrels, resolve_run
 from rankwell.evaluation.notation import Measure, judge, parse_measures
 from rankwell.evaluation.validate import refuse_errors
@@ -53,7 +53,11 @@ class Evaluation:
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in self.mean.items())
-        return f"Evaluation({self.run!r}, {len(self.qids)} queries: {figures})"
+        return f"Evaluation({self.run!r}, {len(self.qids):,} queries: {figures})"
+
+    def _repr_html_(self) -> str:
+        rows = ((name, f"{value:.4f}") for name, value in self.mean.items())
+        return html_table(f"{self.run}: {len(self.qids):,} queries", ("measure", "mean"), rows)
 
 
 def averaged_queries(qrels: Qrels, runs: Iterable[Run], average: Average) -> tuple[str, ...]:

@@ -10,10 +10,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WIDTH = 560
+WIDTH = 460
 LABEL, ROW, AXIS = 190, 34, 28
 LINE, CHARACTER = 15, 7
 """The height of a line of text, and the width of a character."""
+MEANING = {
+    "RR": "1 for a query whose first document is relevant, 1/2 if the second is the first such, and so on",
+    "nDCG": "1 for a query whose relevant documents come first, and less the lower they are",
+    "R": "the share of a query's relevant documents that are among the first",
+}
+"""What measures are, for readers who do not know them."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,9 @@ def draw_steps(bars: Sequence[Bar], measure: str) -> str:
             f'<circle class="{kind}" cx="{x(bar.mean):.1f}" cy="{y}" r="5"/>',
             f'<text x="{x(bar.high) + 8:.1f}" y="{y + 4:.1f}">{bar.mean:.3f}</text>',
         ]
-    return _svg(height, f"{measure} of each step with its 95 % interval", parts)
+    meaning = MEANING.get(measure.partition("@")[0])
+    told = f"{measure}, a mean over queries: {meaning}." if meaning else ""
+    return _svg(height, f"{measure} of each step with its 95 % interval", parts, told)
 
 
 def draw_costs(bars: Sequence[Bar], measure: str) -> str:
@@ -89,10 +97,10 @@ def _meet(y: float, begin: float, width: float, other: tuple[float, float, float
     return abs(y - other[0]) < LINE and begin < other[1] + other[2] and other[1] < begin + width
 
 
-def _svg(height: float, title: str, parts: Sequence[str]) -> str:
+def _svg(height: float, title: str, parts: Sequence[str], told: str = "") -> str:
     name = html.escape(title)
     picture = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{name}">{"".join(parts)}</svg>'
-    return f'<div class="picture">{picture}</div>'
+    return f'<div class="picture">{picture}<p class="dim">{html.escape(told)}</p></div>'
 
 
 def _grid(value: float, x: float, floor: float, label: str) -> str:

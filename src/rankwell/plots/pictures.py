@@ -36,12 +36,13 @@ th, td { text-align: right; padding: .3em .7em .3em 0; border-bottom: 1px solid 
 th:first-child, td:first-child { text-align: left } td.words { white-space: normal; text-align: left; min-width: 14em }
 details { border: 1px solid var(--line); border-radius: .4em; padding: .4em .8em; margin: .4em 0 }
 summary { cursor: pointer; overflow-wrap: anywhere } details p { margin: .5em 0; overflow-wrap: anywhere }
-pre { background: var(--soft); padding: .8em; border-radius: .4em; overflow-x: auto; font-size: .85em }
+pre { background: var(--soft); padding: .8em; border-radius: .4em; font-size: .85em; white-space: pre-wrap;
+      overflow-wrap: anywhere }
 @media (max-width: 40em) { table { font-size: .78em } th { white-space: normal } th, td { padding-right: .4em }
   td:first-child { white-space: normal; min-width: 5.5em } td .dim { display: block; font-size: .85em }
-  td.words { min-width: 0 } }
+  td.words { min-width: 0 } .lead { font-size: 1em } }
 .picture { overflow-x: auto }
-svg { width: 100%; max-width: 46em; min-width: 320px; height: auto; display: block; font: 14px system-ui, sans-serif }
+svg { width: 100%; max-width: 38em; min-width: 320px; height: auto; display: block; font: 14px system-ui, sans-serif }
 svg text { fill: var(--ink) } svg .dim { fill: var(--dim) } svg .grid { stroke: var(--line) }
 svg .kept { fill: var(--good); stroke: var(--good) } svg .left { fill: var(--dim); stroke: var(--dim) }
 .w, .n { border-radius: .2em; padding: .05em .1em } .n { background: #ffe3a8; color: #222 }

@@ -21,6 +21,7 @@ from rankwell.evaluation.cross_validation import Tuned, check_folds
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measure
 from rankwell.retrieve.bm25 import BM25
+from rankwell.retrieve.description import stored_columns
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.merging import live_documents
 
@@ -92,7 +93,8 @@ def built_with(index: Index, analyzer: Analyzer, folder: Path | None = None) -> 
     """The same documents with another analyser, in place of what ``folder`` has, or else a while and without texts."""
     documents = chain.from_iterable(map(live_documents, index.documents.stores))
     stays = folder is not None
-    return Index.build(documents, folder, analyzer=analyzer, store=stays, overwrite=stays)
+    columns = stored_columns(index.folder)
+    return Index.build(documents, folder, columns=columns, analyzer=analyzer, store=stays, overwrite=stays)
 
 
 def choose_analyzer(

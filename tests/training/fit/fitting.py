@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -65,4 +66,15 @@ def write_titles(folder: Path) -> Path:
     queries = "".join(f"q{n}\tcalls {a} {b}\n" for n, (a, b) in enumerate(pairs))
     (folder / "queries.train.tsv").write_text(queries)
     (folder / "qrels.train.txt").write_text("".join(f"q{n} 0 d{n} 1\n" for n in range(len(pairs))))
+    return folder
+
+
+def take(folder: Path, queries: int, *splits: str) -> Path:
+    """The bundled sample with fewer queries, and no other splits."""
+    folder.mkdir()
+    shutil.copy(sample.FOLDER / "collection.tsv", folder)
+    for split in splits:
+        lines = (sample.FOLDER / f"queries.{split}.tsv").read_text().splitlines(keepends=True)
+        (folder / f"queries.{split}.tsv").write_text("".join(lines[:queries]))
+        shutil.copy(sample.FOLDER / f"qrels.{split}.txt", folder)
     return folder

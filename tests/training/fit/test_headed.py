@@ -13,9 +13,13 @@ from tests.training import toys
 from tests.training.fit.fitting import named, perfect
 
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.records import Document, Run
 from rankwell.corpus.sources import read_text_file
 from rankwell.rank.system import System
+from rankwell.retrieve.bm25_tuning import built_with
+from rankwell.retrieve.description import stored_columns
 from rankwell.training.fit import climb, steps
 from rankwell.training.fit.fit import fit
 from rankwell.training.fit.headings import Kind, headed
@@ -123,3 +127,14 @@ def test_headings_are_titles_and_lines_of_markdown(tmp_path: Path) -> None:
     assert headed(read_text_file(tmp_path / "note.md", "d"), "headings") == (["Bees"], Document("d", "They shiver."))
     assert headed(document, "titles") == (["Insects"], Document("d", document.text))
     assert headed(Document("d", "text"), "titles") == ([], Document("d", "text"))
+
+
+@pytest.mark.parametrize("kind", [None, "titles"])
+def test_later_updates_read_the_columns_that_were_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind | None
+) -> None:
+    monkeypatch.setattr(climb, "all_steps", lambda task: [])
+    data, columns = write(tmp_path / "data", title="label") / "corpus.jsonl", Columns("_id", "text", "label")
+    system = fit(data, tmp_path / "system", columns=columns, queries_from=kind, device="cpu")
+    other = built_with(system.index, Analyzer.of("en", title_weight=2), tmp_path / "other")
+    assert stored_columns(other.folder) == stored_columns(system.index.folder) == columns

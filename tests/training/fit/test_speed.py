@@ -40,7 +40,7 @@ def nothing_yet() -> Bests:
 
 def planned(monkeypatch: pytest.MonkeyPatch, cost: Callable[[str, Part], float], task: FitTask, bests: Bests) -> Any:
     """How the training of a bi-encoder is planned in some seconds, where it costs that many."""
-    monkeypatch.setattr(plans, "_encoder_seconds", lambda task, start, fit: cost(start, fit))
+    monkeypatch.setattr(plans, "_encoder_seconds", lambda task, start, fits: sum(cost(start, own) for own in fits))
     return lambda left: plans.training_encoder(task, bests, left)
 
 
@@ -55,6 +55,30 @@ def test_a_step_trains_on_fewer_queries_where_the_time_is_short(
         (pytest.approx(1.2 * 2457), 2457),
         (pytest.approx(1.2 * 1005), 1005),  # it would need more than is left, but with fewer queries nothing is learned
     ]
+
+
+def test_few_queries_train_on_as_many_folds_as_there_is_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And once more on all of them; what stands on a trained step has its folds."""
+    task = FitTask(str(write_splits(tmp_path / "data", train=200, dev=10)), tmp_path / "system")
+    plan = planned(monkeypatch, lambda start, fit: 10.0, task, nothing_yet())
+    assert [(plan(left).seconds, plan(left).folds) for left in (204, 203, 131, 95, 1)] == [
+        (pytest.approx(102.0), 5),
+        (pytest.approx(66.0), 3),
+        (pytest.approx(48.0), 2),
+        (pytest.approx(12.0), 1),
+        (pytest.approx(12.0), 1),  # it would need more than is left
+    ]
+    nothing: Any = None
+    for below, folds in (
+        (Result(nothing, Run(), {"encoder": {}}, folds=["a", "b", "c"]), 3),
+        (Result(nothing, Run(), {"encoder": {}}), 1),
+        (Result(nothing, Run()), 5),
+    ):
+        for left in (1e3, 1.0):
+            found: Any = plans._training(task, left, lambda start, fits: float(len(fits)), ["start"], below)
+            assert found.folds == (folds if left > 1 or below.stages else 1)
 
 
 def test_compiling_takes_nothing_of_the_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +181,7 @@ def test_the_training_of_a_reranker_is_timed_by_a_few_steps_if_a_guess_will_not_
 def test_training_starts_from_the_best_encoder_that_fits_into_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = FitTask(str(write_splits(tmp_path / "data", train=300, dev=10)), tmp_path / "system")
+    task = FitTask(str(write_splits(tmp_path / "data", train=2600, dev=10)), tmp_path / "system")
     bests = replace(nothing_yet(), means={"small": 0.5, "large": 0.7, "middle": 0.6})
     cost = {"small": 1.0, "middle": 10.0, "large": 100.0}
     plan = planned(monkeypatch, lambda start, fit: cost[start], task, bests)

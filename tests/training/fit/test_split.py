@@ -12,7 +12,17 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.retrieve.index import Index
-from rankwell.training.fit.split import SET_ASIDE, Parts, check_judged, divide, engine_run, open_data, write_parts
+from rankwell.training.fit.split import (
+    FEW,
+    SET_ASIDE,
+    TURNS,
+    Parts,
+    check_judged,
+    divide,
+    engine_run,
+    open_data,
+    write_parts,
+)
 
 
 def write_splits(folder: Path, **sizes: int) -> Path:
@@ -33,7 +43,7 @@ def test_dev_is_reported_and_training_queries_are_fitted_and_chosen_on() -> None
     parts = divided(sample.FOLDER)
     assert (len(parts.fit), len(parts.choose), len(parts.report)) == (80, 50, 189)
     assert parts.source == "dev"
-    sizes = "80 for training, 50 for choosing between trained steps; 189 of dev for the report"
+    sizes = "130 for training and, in turn, for choosing between trained steps; 189 of dev for the report"
     assert parts.describe() == f"130 judged queries of train: {sizes}"
     assert list(parts.judged.qrels) == [*parts.choose.qrels, *parts.fit.qrels]
     assert set(parts.fit.qrels).isdisjoint(parts.choose.qrels)
@@ -62,6 +72,42 @@ def test_queries_of_the_same_text_stay_together(tmp_path: Path) -> None:
     texts = [{query.text for query in part.queries} for part in (parts.fit, parts.choose, parts.report)]
     assert texts[0].isdisjoint(texts[1] | texts[2])
     assert texts[1].isdisjoint(texts[2])
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_few_queries_are_chosen_on_in_turn_by_what_saw_none_of_their_texts(tmp_path: Path, count: int) -> None:
+    folder = write_splits(tmp_path / "data", train=400)
+    lines = "".join(f"train{i}\tQuestion  number {i // 2}\n" for i in range(400))
+    (folder / "queries.train.tsv").write_text(lines)
+    grades = "".join(f"train{i} 0 d{i % 2} {int(i % 10 > 0)}\n" for i in range(400))
+    (folder / "qrels.train.txt").write_text(grades)
+    parts = divided(folder)
+    folds = parts.folds(count)
+    assert len({end for end, *_ in folds}) == count
+    for _, fit, choose in folds:
+        assert {query.text for query in fit.queries}.isdisjoint(query.text for query in choose.queries)
+        assert all(max(grades.values()) > 0 for grades in fit.qrels.values())
+    chosen = [qid for *_, choose in folds for qid in choose.qrels]
+    assert sorted(chosen) == sorted([*parts.choose.qrels, *parts.fit.qrels])
+    assert len(chosen) == len(set(chosen))
+    assert set(chosen).isdisjoint(parts.report.qrels)
+    assert list(parts.judged.head(len(chosen)).qrels) == [*parts.choose.qrels, *parts.fit.qrels]
+    _, whole, _ = parts.whole
+    assert set(whole.qrels) == {qid for qid in chosen if any(parts.judged.qrels[qid].values())}
+    assert [len(fit) for fit in parts.trainings(count)] == [*(len(fit) for _, fit, _ in folds), len(whole)]
+    sizes = [len(choose) for *_, choose in folds]
+    assert max(sizes) < 1.2 * min(sizes)
+
+
+def test_many_queries_are_divided_once(tmp_path: Path) -> None:
+    for size, turns in ((FEW - 1, (*TURNS, 1)), (FEW, (1,))):
+        parts = divided(write_splits(tmp_path / f"{size}", train=size, dev=10))
+        assert parts.turns == turns
+        assert parts.folds(1) == [("", parts.fit, parts.choose)]
+        assert parts.trainings(1) == [parts.fit]
+    parts = divided(write_splits(tmp_path / "aside", train=FEW + 400))
+    assert len(parts.turns) > 1
+    assert len(parts.judged) == parts.fit.pairs + len(parts.choose) + len(parts.report) == FEW + 400
 
 
 @pytest.mark.parametrize("sizes", [{"train": 30}, {"train": 99, "dev": 10}, {"test": 60}])
@@ -174,7 +220,11 @@ def test_written_parts_are_a_data_set_of_their_own(tmp_path: Path) -> None:
     parts = divided(sample.FOLDER)
     write_parts(open_dataset(sample.FOLDER), parts, tmp_path / "parts")
     written = open_dataset(tmp_path / "parts")
-    assert written.splits == ("choose", "fit")
+    assert written.splits[0] == "choose"
+    assert len(written.splits) == 2 * (1 + 5 + 3 + 2 + 1)
     assert written.queries("fit") == list(parts.fit.queries)
     assert dict(written.qrels("choose")) == dict(parts.choose.qrels)
+    for end, fit, choose in (*parts.folds(3), parts.whole):
+        assert written.queries(f"fit{end}") == list(fit.queries)
+        assert dict(written.qrels(f"choose{end}")) == dict(choose.qrels)
     assert list(written.documents()) == list(open_dataset(sample.FOLDER).documents())

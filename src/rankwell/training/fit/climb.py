@@ -165,7 +165,8 @@ def _try(task: FitTask, clock: Clock, step: Step, bests: Bests, say: Say, level:
             if not isinstance(plan, Plan):
                 return plan
             sample = f", trained on {plan.sample:,} of {len(task.parts.fit):,} queries" if plan.sample else ""
-            say(f"  … {step.title}{sample}")
+            folds = f", trained on {plan.folds} folds and on all queries" if plan.folds > 1 else ""
+            say(f"  … {step.title}{sample}{folds}")
             with time_limit(clock.left * (GIVEN_TIME if step.given else 1), working_time):
                 return _make(task, step, bests, plan, level)
     except TimeIsUp:
@@ -247,7 +248,7 @@ def _make(task: FitTask, step: Step, bests: Bests | None, plan: Plan, level: flo
     made, parts = step.make(task, below, plan), task.parts
     queries = [query for part in (parts.judged, parts.report) for query in part.queries]
     milliseconds = 0.0 if made.is_engine else _milliseconds(task, made, queries[:TIMED_QUERIES])
-    counts = [made.count or len(parts.judged), len(parts.choose if made.stages else parts.judged)]
+    counts = [made.count or len(parts.judged)]
     counts += [] if bests is None else [below.count, bests.best.count]
     result = replace(made, step=step, key=key, start=plan.start, milliseconds=milliseconds, count=min(counts))
     result = judge.judge(task, result, bests, level)

@@ -143,11 +143,11 @@ def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted
         if is_system(inner):
             fitted, lines = System.open(inner, device=task.device), list[str]()
         else:
-            own = replace(task, data=str(work / kind), out=inner)
+            own = replace(task, data=str(work / kind), out=inner, columns=None)
             fitted, lines = _fit_judged(own, task, say)
         place = work / "documents"
         if not (place / "index.json").is_file():
-            Index.build(task.dataset.documents(), place, analyzer=fitted.index.analyzer)
+            Index.build(task.dataset.documents(), place, columns=task.columns, analyzer=fitted.index.analyzer)
         index = Index.open(place)
         if is_system(small := _small(inner)) and not is_system(_small(task.out)):
             taught = System.open(small, device=task.device)

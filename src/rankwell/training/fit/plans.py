@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
@@ -15,9 +16,15 @@ from rankwell.training.fit.task import LISTWISE, POINTWISE, FitTask, K, schedule
 from rankwell.training.stage_options.first_stages import AdapterOptions
 
 Planned = Plan | Skipped | None
+Seconds = Callable[[str, Sequence[Part]], float]
+"""How long trainings from a start take, on these parts."""
 
 TRAINED_MORE = 1.2
 """A step that trains is given so many times its estimate: if it is stopped, all of its work is lost."""
+FOLDS_TIME = 0.5
+"""The part of the time left that training on folds may take, where the plain split is possible, too."""
+OPENING = 5.0
+"""The seconds in which each further training opens models, searches and saves: measured on an x86 core."""
 LEAST_SAMPLE = 1000
 """Where the time is short, a step trains on at least so many queries; with 700, a bi-encoder is no better than
 an adapter that saw them all."""
@@ -63,10 +70,10 @@ def searching(encoder: str, task: FitTask, bests: Bests, left: float) -> Planned
     return Plan(_encoding(task, bests, encoder))
 
 
-def _encoding(task: FitTask, bests: Bests, encoder: str) -> float:
-    """The seconds in which the vectors that are missing, and those of the queries, are computed."""
+def _encoding(task: FitTask, bests: Bests, encoder: str, others: Sequence[str] = ()) -> float:
+    """The seconds in which the vectors that are missing, also of ``others`` like it, and the queries' are computed."""
     documents, queries = task.speed.vectors(encoder)
-    missing = task.unencoded(bests.search.system.index, encoder, PassageWords)
+    missing = sum(task.unencoded(bests.search.system.index, own, PassageWords) for own in (encoder, *others))
     return missing / documents + (len(task.parts.judged) + task.reported) / queries
 
 
@@ -92,7 +99,7 @@ def comparing_words(task: FitTask, bests: Bests, left: float) -> Planned:
     """Compute the word vectors of all documents."""
     if bests.search.system.first_stage.words:
         return None
-    return lacks_judged(task) or Plan(_encoding(task, bests, encoder_of(bests.search)))
+    return lacks_judged(task) or Plan(_encoding(task, bests, encoder_of(bests.search), bests.search.folds))
 
 
 def reading_words(model: str, task: FitTask, bests: Bests, left: float) -> Planned:
@@ -135,34 +142,36 @@ def training_adapter(task: FitTask, bests: Bests, left: float) -> Planned:
     documents, queries = task.speed.vectors(encoder)
     vectors = task.unencoded(bests.search.system.index, encoder) / documents
 
-    def seconds(start: str, fit: Part) -> float:
-        count = len(fit) + len(parts.choose) + len(parts.report)
-        return vectors + count / queries + 1.5 * AdapterOptions().epochs * fit.pairs * ADAPTER_SECONDS
+    def seconds(start: str, fits: Sequence[Part]) -> float:
+        count, pairs = len(parts.judged) + len(parts.report), sum(fit.pairs for fit in fits)
+        return vectors + count / queries + 1.5 * AdapterOptions().epochs * pairs * ADAPTER_SECONDS
 
     return _training(task, left, seconds, bests.starts[:1])
 
 
 def training_encoder(task: FitTask, bests: Bests, left: float) -> Planned:
     """Train the best bi-encoder that fits into the time."""
-    return _training(task, left, lambda start, fit: _encoder_seconds(task, start, fit), bests.starts)
+    return _training(task, left, partial(_encoder_seconds, task), bests.starts)
 
 
 def teaching(task: FitTask, bests: Bests, left: float) -> Planned:
     """Teach the shipped bi-encoder what a larger one was fitted to."""
     if not is_larger(bests.search):
         return None
-    return _training(task, left, lambda start, fit: _encoder_seconds(task, start, fit), [FitTask.shipped])
+    return _training(task, left, partial(_encoder_seconds, task), [FitTask.shipped], bests.search)
 
 
 def training_ranker(task: FitTask, bests: Bests, left: float) -> Planned:
     """Train a re-ranker in two stages, each measured on the queries to choose."""
+    found = bests.candidates
 
-    def seconds(start: str, fit: Part) -> float:
-        parts, stages = task.parts, (POINTWISE, LISTWISE)
-        lists = sum(float(stage["epochs"]) * fit.pairs * (1 + int(stage["negatives"])) for stage in stages)
-        found = bests.candidates
-        searching = len(fit) / task.speed.vectors(encoder_of(found))[1] if found.system.first_stage.share else 0.0
-        read = (2 * len(parts.choose) + len(parts.report)) * K
+    def seconds(start: str, fits: Sequence[Part]) -> float:
+        parts, stages, pairs = task.parts, (POINTWISE, LISTWISE), sum(fit.pairs for fit in fits)
+        lists = sum(float(stage["epochs"]) * pairs * (1 + int(stage["negatives"])) for stage in stages)
+        asked = sum(map(len, fits)) if found.system.first_stage.share else 0
+        searching = asked / task.speed.vectors(encoder_of(found))[1] if asked else 0.0
+        chosen = len(parts.choose) if len(fits) == 1 else len(parts.choose) + len(parts.fit)
+        read = (2 * chosen + len(parts.report)) * K
         factor = training_factor(task.device)
         guess = (factor * lists + read) / task.speed.pairs(start)
         if not left / 4 < guess < 4 * left:  # otherwise, a guess will do
@@ -172,29 +181,34 @@ def training_ranker(task: FitTask, bests: Bests, left: float) -> Planned:
         except NotTimedError:
             return searching + guess
 
-    return _training(task, left, seconds, bests.starts)
+    return _training(task, left, seconds, bests.starts, found)
 
 
-def _encoder_seconds(task: FitTask, start: str, fit: Part) -> float:
-    documents, queries = task.speed.vectors(start)
-    epochs, count = float(schedule(fit, start, task.device)["epochs"]), len(task.parts.choose) + len(task.parts.report)
-    training = epochs * training_factor(task.device) * fit.pairs / task.speed.pairs(start)
-    return training + len(task.index) / documents + count / queries
+def _encoder_seconds(task: FitTask, start: str, fits: Sequence[Part]) -> float:
+    (documents, queries), count = task.speed.vectors(start), len(task.parts.choose) + len(task.parts.report)
+    read = sum(float(schedule(fit, start, task.device)["epochs"]) * fit.pairs for fit in fits)
+    training = training_factor(task.device) * read / task.speed.pairs(start)
+    return training + len(fits) * (len(task.index) / documents + count / queries)
 
 
 def _training(
-    task: FitTask, left: float, seconds: Callable[[str, Part], float], starts: Sequence[str]
+    task: FitTask, left: float, seconds: Seconds, starts: Sequence[str], below: Result | None = None
 ) -> Plan | Skipped:
-    """Train from the first start for which there is time or, from the last, on fewer and fewer of the queries."""
+    """Train from the first start for which there is time, on as many folds as there is time for, or from the last on
+    fewer and fewer of the queries. What stands on a trained result ``below`` has its folds.
+    """
     if lacking := lacks_fit(task):
         return lacking
-    fit, needed, start = task.parts.fit, 0.0, ""
+    parts, needed, start, folds = task.parts, 0.0, "", 1
+    turns = parts.turns if below is None or not (below.folds or below.stages) else (len(below.folds) or 1,)
     for start in starts:
-        needed = TRAINED_MORE * seconds(start, fit)
-        if needed <= left:
-            return Plan(needed, start)
-    sample, size = None, len(fit) * 4 // 5
+        for folds in turns:
+            fits = parts.trainings(folds)
+            needed = TRAINED_MORE * (seconds(start, fits) + OPENING * (len(fits) - 1))
+            if needed <= left * (1 if folds == turns[-1] else FOLDS_TIME):
+                return Plan(needed, start, folds=folds)
+    sample, size = None, len(parts.fit) * 4 // 5
     while needed > left and size >= LEAST_SAMPLE:
         sample, size = size, size * 4 // 5
-        needed = TRAINED_MORE * seconds(start, fit.head(sample))
-    return Plan(needed, start, sample)
+        needed = TRAINED_MORE * seconds(start, [parts.fit.head(sample)])
+    return Plan(needed, start, sample, folds)

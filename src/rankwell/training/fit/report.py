@@ -187,27 +187,27 @@ def _lead(climbed: Climb) -> Iterator[str]:
 
 
 def _steps(climbed: Climb) -> Iterator[str]:
-    yield "<h2>Step by step</h2>"
     task = climbed.task
     part, measure = task.parts.judged, task.measure
-    if len(part):
-        trained = f"; trained ones on the {len(task.parts.choose):,} that nothing was trained on" * bool(task.parts.fit)
-        yield (
-            f"<p>Each step is compared with the one kept before it, on {len(part):,} judged queries{trained}. It is "
-            f"kept if it is better by a paired t-test, two-sided, at its share of a level of {LEVEL:g} for all tests; "
-            "BM25 with a bi-encoder as it is stays unless it is shown to be worse. Bars are 95 % intervals.</p>"
-        )
-        bars = []
-        for result in climbed.results:
-            some = part.head(result.count)
-            mean = mean_of(some, result.run, measure)
-            low, high = interval_of(some, result.run, measure) or (mean, mean)
-            bars.append(Bar(result.step.title, mean, low, high, result.kept, result.milliseconds))
-        yield draw_steps(bars, measure)
-    heads = ["step", measure, "gain", "p", "ms a query", "made in"]
-    yield table(heads, [_tried_cells(tried, task) for tried in climbed.tried])
     if not len(part):
         return
+    trained = "; trained ones on queries that the model was not trained on" * bool(task.parts.fit)
+    untested = " The weight of a bi-encoder that so few queries choose is kept without a test." * (not task.parts.fit)
+    yield (
+        f"<h2>Step by step</h2><p>Each step is compared with the one kept before it, on {len(part):,} judged "
+        f"queries{trained}. It is kept if it is better by a paired t-test, two-sided, at its share of a level of "
+        f"{LEVEL:g} for all tests; BM25 with a bi-encoder as it is stays unless it is shown to be worse. Bars are 95 % "
+        f"intervals.{untested}</p>"
+    )
+    bars = []
+    for result in climbed.results:
+        some = part.head(result.count)
+        mean = mean_of(some, result.run, measure)
+        low, high = interval_of(some, result.run, measure) or (mean, mean)
+        bars.append(Bar(result.step.title, mean, low, high, result.kept, result.milliseconds))
+    yield draw_steps(bars, measure)
+    heads = ["step", measure, "gain", "p", "ms a query", "made in"]
+    yield table(heads, [_tried_cells(tried, task) for tried in climbed.tried])
     yield f"<h2>{measure} against time</h2>"
     yield draw_costs(bars, measure)
     reported, names = climbed.reported, measures_of(measure)

@@ -25,6 +25,8 @@ class Plan:
     """The bi-encoder that training starts from."""
     sample: int | None = None
     """How many of the queries to fit it trains on; None for all."""
+    folds: int = 1
+    """How many folds it is trained on, and then once more on all queries; 1 for the plain split."""
     depth: int = 0
     count: int = 0
     """A re-ranker as it is reads so many documents of each of so many queries."""
@@ -88,7 +90,7 @@ class Result:
     folder. ``contrast`` compares it with what it has to beat, and ``level`` is what its p must be below; ``kept`` says
     whether it is better, and ``becomes`` names what it replaces. ``report`` is its run of the queries to report, if it
     was the best for a while. ``doubling`` is the gain from the last doubling of the queries that were trained on, and
-    its interval.
+    its interval. ``folds`` are the bi-encoders that ranked the judged queries, each those of the fold it had not seen.
     """
 
     system: System
@@ -108,6 +110,7 @@ class Result:
     becomes: tuple[str, ...] = ()
     report: Run | None = None
     doubling: tuple[float, float, float] | None = None
+    folds: Sequence[str] = ()
 
     @property
     def is_engine(self) -> bool:
@@ -190,4 +193,6 @@ def _with_search(best: Result, search: Result) -> Result:
     """The user's engine with a system that searches; other results as they are."""
     if not best.is_engine:
         return best
-    return replace(best, system=search.system, key=f"{best.key.partition('+')[0]}+{search.key}")
+    count = search.count if search.folds else best.count
+    key = f"{best.key.partition('+')[0]}+{search.key}"
+    return replace(best, system=search.system, folds=search.folds, count=count, key=key)

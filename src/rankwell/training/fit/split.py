@@ -3,7 +3,8 @@
 Settings such as k1, b and shares are few, so they are tuned by cross-validation over all judged queries, and steps
 that train nothing are compared on all of them. Training sees the queries to fit; a trained step is compared with others
 on the queries to choose, and the figures of the report come from the third part: a dev split, if the data has one, or
-training queries set aside. Queries of the same text are in the same part. Beside them, what the user's engine returned.
+training queries set aside. Few queries train and choose in turn: each fold of them is ranked by what was trained on the
+others. Queries of the same text are in the same part. Beside them, what the user's engine returned.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ LEAST_TO_FIT = 50
 """With fewer queries to fit, nothing is trained."""
 LEAST_ASIDE, MOST_ASIDE = 50, 2000
 """Bounds of the parts that are set aside, which otherwise have a fifth of the queries each."""
+FEW = 2000
+"""With fewer queries to fit and to choose, these parts take turns: a fifth of them would show too few of the gains."""
+TURNS = (5, 3, 2)
+"""The numbers of folds for that, the best first."""
 SET_ASIDE = "queries set aside"
 FIT, CHOOSE = "fit", "choose"
 
@@ -60,11 +65,16 @@ class Part:
         return len(self.queries)
 
 
+Fold = tuple[str, Part, Part]
+"""What the names of its trainings end in, the queries to fit, and those to choose."""
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
     """All judged queries and the three parts; ``source`` names where ``report`` is from.
 
-    ``judged`` begins with those to choose, and has at most some thousand. If ``fit`` is empty, ``choose`` has all.
+    ``judged`` begins with those to choose, and has at most some thousand; where these take turns with those to fit,
+    those come next. If ``fit`` is empty, ``choose`` has all.
     """
 
     judged: Part
@@ -79,6 +89,40 @@ class Parts:
     def needed(self) -> int:
         """The number of judged queries from which on models are trained."""
         return LEAST_TO_FIT + LEAST_ASIDE * (2 if self.source == SET_ASIDE else 1)
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """The numbers of folds to train with, the best first; 1 is the plain split."""
+        few = len(self.fit) + len(self.choose) < FEW
+        return (*TURNS, 1) if len(self.fit) and few else (1,)
+
+    def folds(self, count: int) -> list[Fold]:
+        """Divisions by which each query to fit or to choose is chosen on once; the plain split if ``count`` is 1."""
+        if count == 1:
+            return [("", self.fit, self.choose)]
+        groups = _groups((*self.choose.queries, *self.fit.queries))
+        folds = list[Fold]()
+        for number in range(count):
+            own, rest = (
+                [query for place, group in enumerate(groups) if (place % count == number) == chosen for query in group]
+                for chosen in (True, False)
+            )
+            folds.append((f"-{number + 1}-of-{count}", self._trained(rest), Part.of(own, self.judged.qrels)))
+        return folds
+
+    @property
+    def whole(self) -> Fold:
+        """All queries of the folds to fit, for what is kept."""
+        fit = self._trained([*self.choose.queries, *self.fit.queries])
+        return ("-whole", fit, fit)
+
+    def trainings(self, count: int) -> list[Part]:
+        """The queries of each training with so many folds."""
+        return [fit for _, fit, _ in (*self.folds(count), *([self.whole] if count > 1 else []))]
+
+    def _trained(self, queries: Sequence[Query]) -> Part:
+        """Those that there is something to learn from."""
+        return Part.of([query for query in queries if _is_relevant(self.judged.qrels[query.qid])], self.judged.qrels)
 
     def reported(self, count: int) -> Part:
         """The queries of the report on a system measured on the first ``count`` judged ones.
@@ -96,6 +140,10 @@ class Parts:
         aside = self.source == SET_ASIDE
         count = len(self.fit) + len(self.choose) + (len(self.report) if aside else 0)
         sizes = f"{len(self.fit):,} for training, {len(self.choose):,} for choosing between trained steps"
+        if len(self.turns) > 1:
+            sizes = (
+                f"{len(self.fit) + len(self.choose):,} for training and, in turn, for choosing between trained steps"
+            )
         report = f"{len(self.report):,}{' held out' if aside else f' of {self.source}'} for the report"
         return f"{count:,} judged queries of {self.split}: {sizes}; {report}"
 
@@ -122,7 +170,9 @@ def divide(dataset: Dataset, *, train: str | None, report: str | None, seed: int
     apart = none if reported is not None else Part.of(_take(groups, aside), judged.qrels)
     rest = [query for query in _take(groups, len(judged)) if _is_relevant(judged.qrels[query.qid])]
     fit = Part.of(rest, judged.qrels)
-    queries = (*choose.queries, *apart.queries, *fit.queries)[: max(MOST_ASIDE, len(choose) + len(apart))]
+    few = len(choose) + len(fit) < FEW
+    queries = [query for part in ((choose, fit, apart) if few else (choose, apart, fit)) for query in part.queries]
+    queries = queries if few else queries[: max(MOST_ASIDE, len(choose) + len(apart))]
     return Parts(Part.of(queries, judged.qrels), fit, choose, reported or apart, report or SET_ASIDE, train)
 
 
@@ -216,11 +266,16 @@ def _is_relevant(grades: Mapping[str, int]) -> bool:
 
 def _shuffled(part: Part, seed: int) -> list[list[Query]]:
     """The queries in random order, those of the same text in one group."""
-    alike: dict[str, list[Query]] = {}
-    for query in part.queries:
-        alike.setdefault(" ".join(query.text.lower().split()), []).append(query)
-    groups = list(alike.values())
+    groups = _groups(part.queries)
     return [groups[place] for place in np.random.default_rng([seed, len(groups)]).permutation(len(groups)).tolist()]
+
+
+def _groups(queries: Iterable[Query]) -> list[list[Query]]:
+    """The queries of each text."""
+    alike: dict[str, list[Query]] = {}
+    for query in queries:
+        alike.setdefault(" ".join(query.text.lower().split()), []).append(query)
+    return list(alike.values())
 
 
 def _take(groups: list[list[Query]], count: int) -> list[Query]:
@@ -232,12 +287,17 @@ def _take(groups: list[list[Query]], count: int) -> list[Query]:
 
 
 def write_parts(dataset: Dataset, parts: Parts, folder: Path) -> None:
-    """Write documents and parts as a data set that recipes read: the splits ``fit`` and ``choose``."""
+    """Write documents and parts as a data set that recipes read: the splits ``fit`` and ``choose``, and their folds."""
     if folder.exists():
         return
     with atomic_folder(folder) as temporary:
         write_documents(dataset.documents(), temporary / "corpus.jsonl")
-        for name, part in ((FIT, parts.fit), (CHOOSE, parts.choose)):
+        folds = [fold for count in parts.turns for fold in parts.folds(count)]
+        folds += [parts.whole] if len(parts.turns) > 1 else []
+        splits = [
+            (f"{name}{end}", part) for end, *both in folds for name, part in zip((FIT, CHOOSE), both, strict=True)
+        ]
+        for name, part in splits:
             if len(part):
                 write_queries(part.queries, temporary / f"queries.{name}.jsonl")
                 write_qrels(part.qrels, temporary / f"qrels.{name}.tsv", format="beir")

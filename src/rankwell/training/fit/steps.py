@@ -1,18 +1,21 @@
 """The steps of a fit: systems of growing cost, each made by a tuner or by a recipe.
 
 Settings are tuned by cross-validation: each judged query is ranked under the settings chosen without its fold. What is
-trained sees the queries to fit, and is measured on the queries to choose.
+trained sees the queries to fit, and is measured on the queries to choose. With few queries it is trained on folds: each
+query is ranked by the model that did not see it, and what is measured so is trained once more, on all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rankwell.core.errors import Notice
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.manifest import write_json
 from rankwell.corpus.records import Query, Run
@@ -35,12 +38,15 @@ from rankwell.retrieve.bm25_tuning import built_with, choose_analyzer, tune_bm25
 from rankwell.training.fit import plans
 from rankwell.training.fit.plans import DEPTHS, encoder_of
 from rankwell.training.fit.results import Plan, Result, Step
-from rankwell.training.fit.split import LEAST_TO_FIT, Part, only
+from rankwell.training.fit.split import LEAST_TO_FIT, Fold, Part, only
 from rankwell.training.fit.task import LISTWISE, POINTWISE, FitTask, K, schedule
 from rankwell.training.options import FIRST_STAGE_ENCODER
+from rankwell.training.stage import FinishedStage
 
 PULL = 2 / 3
 """How strongly a bi-encoder's share that is tuned on few queries is pulled to the default."""
+ALL_EPOCHS: Mapping[str, Any] = {"best": "last", "tune_queries": 5}
+"""With few queries, hardly any of them are set aside to select a checkpoint."""
 GRID_K1, GRID_B = (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0, 4.0), (0.1, 0.3, 0.5, 0.7, 0.9)
 """Values of k1 and b to choose from."""
 
@@ -219,10 +225,27 @@ def _words(task: FitTask, below: Result, plan: Plan) -> Result:
     """The best documents re-ranked by their words' vectors, with the weight that is tuned."""
     first, part = replace(below.system.first_stage, encoder=encoder_of(below)), task.parts.judged.head(below.count)
     top = only(below.run, part.queries).head(K)
-    runs = {"model": first.dense.compare_words(top, part.queries, first.index), "first": top}
+    compared = _by_fold(task, below, part, lambda own, some: own.dense.compare_words(only(top, some), some, own.index))
+    runs = {"model": compared, "first": top}
     tuned = _tune_shares(task, runs, part)
     system = System(replace(first, words=tuned.best.model))
-    return Result(system, fuse(runs, tuned.setting_for), below.stages, below.count)
+    return Result(system, fuse(runs, tuned.setting_for), below.stages, below.count, folds=below.folds)
+
+
+def _by_fold(task: FitTask, below: Result, part: Part, rank: Callable[[FirstStage, Sequence[Query]], Run]) -> Run:
+    """The run of a part by the first stage below; where it was trained on folds, each query by the one of its fold."""
+    first, runs = replace(below.system.first_stage, encoder=encoder_of(below)), list[Run]()
+    if not below.folds:
+        return rank(first, part.queries)
+    for (*_, choose), encoder in zip(task.parts.folds(len(below.folds)), below.folds, strict=True):
+        queries = [query for query in part.queries if query.qid in choose.qrels]
+        runs += [rank(replace(first, encoder=encoder), queries)] if queries else []
+    return _joined(runs)
+
+
+def _joined(runs: Sequence[Run]) -> Run:
+    """The runs of different queries as one."""
+    return Run({qid: ranking for run in runs for qid, ranking in run.items()}) if len(runs) > 1 else runs[0]
 
 
 def _join(task: FitTask, below: Result, plan: Plan) -> Result:
@@ -231,7 +254,8 @@ def _join(task: FitTask, below: Result, plan: Plan) -> Result:
     runs = {"similarity": only(below.run, part.queries), "first": only(task.engine or Run(), part.queries)}
     tuned = _tune_shares(task, runs, part, alone=False)
     system = System(below.system.first_stage, engine=tuned.best.first)
-    return Result(system, fuse(runs, tuned.setting_for, depth=K), below.stages, below.count, engine=True)
+    run = fuse(runs, tuned.setting_for, depth=K)
+    return Result(system, run, below.stages, below.count, engine=True, folds=below.folds)
 
 
 # First stages that are trained
@@ -239,50 +263,74 @@ def _join(task: FitTask, below: Result, plan: Plan) -> Result:
 
 def _adapt(task: FitTask, below: Result, plan: Plan) -> Result:
     """Train an adapter, from half of the queries, too: that tells what more of them are worth."""
-    whole = _learn(task, below, plan, "adapter", encoder_of(below))
-    count = len(task.parts.fit) if plan.sample is None else plan.sample
+    whole = _learn(task, below, plan, "adapter")
+    count = min(len(fit) for _, fit, _ in task.parts.folds(plan.folds)) if plan.sample is None else plan.sample
     if count < 2 * LEAST_TO_FIT:
         return whole
-    plan = replace(plan, sample=count // 2)
-    half = _learn(task, below, plan, "adapter", encoder_of(below), name="adapter-half")
-    runs = {"half": half.run, "whole": whole.run}
-    [gain] = compare(task.parts.choose.qrels, runs, task.measure, baseline="half").contrasts
+    # Those of a fold that it is not trained on are enough to measure it.
+    folds, plan = task.parts.folds(min(plan.folds, 2))[:1], replace(plan, sample=count // 2)
+    half = _learn(task, below, plan, "adapter", "adapter-half", folds=folds)
+    runs, [(*_, part)] = {"half": half.run, "whole": whole.run}, folds
+    [gain] = compare(part.qrels, runs, task.measure, baseline="half").contrasts
     return replace(whole, doubling=(gain.difference, *gain.interval))
 
 
 def _train_encoder(task: FitTask, below: Result, plan: Plan) -> Result:
     """Train a bi-encoder."""
-    return _learn(task, below, plan, "encoder", plan.start)
+    return _learn(task, below, plan, "encoder")
 
 
 def _taught(task: FitTask, below: Result, plan: Plan) -> Result:
     """The shipped bi-encoder, taught by the fitted one below; it compares words if that one does."""
-    how = {"name": "taught", "teacher": encoder_of(below)}
-    result = replace(_learn(task, below, plan, "encoder", plan.start, **how), count=len(task.parts.choose))
+    result = _learn(task, below, plan, "encoder", "taught", taught=True)
     return _words(task, result, plan) if below.system.first_stage.words else result
 
 
 def _learn(
-    task: FitTask, below: Result, plan: Plan, kind: str, encoder: str, *, name: str = "", teacher: str | None = None
+    task: FitTask,
+    below: Result,
+    plan: Plan,
+    kind: str,
+    name: str = "",
+    taught: bool = False,
+    folds: Sequence[Fold] = (),
 ) -> Result:
-    """A first stage that a recipe's stage learns. Its share is cross-validated on the queries to choose."""
-    lower = below.system.first_stage
+    """A first stage that a recipe's stage learns. Its share is cross-validated on queries it was not trained on."""
+    lower, folds = below.system.first_stage, folds or task.parts.folds(plan.folds)
+    encoder = plan.start if kind == "encoder" else encoder_of(below)
     options: dict[str, Any] = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
-    if kind == "encoder":
-        options |= schedule(task.parts.fit.head(plan.sample), encoder, task.device)
-    if teacher is not None:
-        options["teacher"] = teacher
     options |= {"k1": f"{lower.bm25.k1:g}", "b": f"{lower.bm25.b:g}"}  # tuned before
-    trained = task.train(name or kind, FirstStage(lower.index, lower.bm25), {kind: options}, plan.start, plan.sample)
-    learned = trained.work.done[-1].result.first_stage
-    assert learned is not None  # such stages leave one
-    # The stage tuned its share, too, but on fewer queries.
-    computing = Computing(task.device)
-    first = FirstStage(lower.index, lower.bm25, FirstStage.open(learned).encoder, 1.0, computing=computing)
-    runs = search_both(lower.index, first.dense, task.parts.choose.queries, lower.bm25, threads=task.threads)
-    tuned = _tune_shares(task, runs, task.parts.choose)
-    system = System(replace(first, share=tuned.best.similarity))
-    return Result(system, fuse(runs, tuned.setting_for, depth=K), {kind: options})
+
+    def learn(fold: Fold, teacher: str, measured: int | None = None) -> FirstStage:
+        end, fit, _ = fold
+        own = schedule(fit.head(plan.sample), encoder, task.device) if kind == "encoder" else {}
+        own |= ALL_EPOCHS if plan.folds > 1 else {}
+        own |= {"teacher": teacher} if taught else {}
+        start, stages = FirstStage(lower.index, lower.bm25), {kind: {**options, **own}}
+        how: Any = {"fold": end, "measured": measured}
+        trained = task.train(name or kind, start, stages, plan.start, plan.sample, **how)
+        learned = trained.work.done[-1].result.first_stage
+        assert learned is not None  # such stages leave one
+        # The stage tuned its share, too, but on fewer queries.
+        return replace(start, encoder=FirstStage.open(learned).encoder, share=1.0, computing=Computing(task.device))
+
+    teachers = (taught and below.folds) or [encoder_of(below)] * len(folds)
+    with warnings.catch_warnings():
+        if plan.folds > 1:  # each of which would say how precise its model is
+            warnings.simplefilter("ignore", Notice)
+        firsts = [learn(fold, teacher) for fold, teacher in zip(folds, teachers, strict=True)]
+        found = [
+            search_both(lower.index, first.dense, choose.queries, lower.bm25, threads=task.threads)
+            for first, (*_, choose) in zip(firsts, folds, strict=True)
+        ]
+    runs = {side: _joined([run[side] for run in found]) for side in ("first", "similarity")}
+    judged, chosen = task.parts.judged, {qid for *_, choose in folds for qid in choose.qrels}
+    part = Part.of([query for query in judged.queries if query.qid in chosen], judged.qrels)
+    tuned = _tune_shares(task, runs, part)
+    first = learn(task.parts.whole, encoder_of(below), 1) if len(folds) > 1 else firsts[0]
+    system, encoders = System(replace(first, share=tuned.best.similarity)), [str(first.encoder) for first in firsts]
+    run = fuse(runs, tuned.setting_for, depth=K)
+    return Result(system, run, {kind: options}, len(part), folds=encoders if len(folds) > 1 else ())
 
 
 # Re-rankers
@@ -297,26 +345,37 @@ def _as_is(model: str, words: bool, task: FitTask, below: Result, plan: Plan) ->
     ranker = open_ranker(place, device=task.device)
     runs = {"model": ranker.rerank(top, part.queries, first.index, depth=plan.depth)}
     if below.is_engine and first.share:  # its vectors are there, and the engine's scores do not have them yet
-        runs["similarity"] = first.dense.rerank(top, part.queries, first.index, depth=plan.depth)
+        runs["similarity"] = _by_fold(
+            task, below, part, lambda own, some: own.dense.rerank(only(top, some), some, own.index, depth=plan.depth)
+        )
     return _reranked(task, below, place, {**runs, "first": top}, plan.count)
 
 
 def _rerank(task: FitTask, below: Result, plan: Plan) -> Result:
     """Train a re-ranker on the candidates of the first stage, tune its share, and find the depth that pays."""
-    first_stage, part = below.system.first_stage, task.parts.choose
-    lower = only(below.run, part.queries)
-    # The candidates to choose on are those of the list below, each searched with the share chosen without it.
-    candidates = {"dev_run": lower}
-    if below.engine:
-        candidates["train_run"] = below.answer(task, task.parts.fit.head(plan.sample).queries)
+    folds, lower = task.parts.folds(plan.folds), below.system.first_stage
     # A fitted bi-encoder knows these texts; an unfitted one would be no better a start than the checkpoint.
     start = FIRST_STAGE_ENCODER if "encoder" in below.stages else "previous"
     stages = {"pointwise": {**POINTWISE, "start": start}, "listwise": LISTWISE}
-    trained = task.train("rerank", first_stage, stages, plan.start, plan.sample, candidates=candidates)
-    model = trained.work.done[-1]
-    assert model.run is not None  # a listwise stage is measured
-    runs = {"model": model.run, "first": lower.head(K)}
-    result = _reranked(task, below, model.folder / "model", runs, len(part))
+
+    def train(fold: Fold, encoder: Any, measured: int | None = None) -> FinishedStage:
+        """With the first stage that saw the same queries."""
+        (end, fit, choose), first = fold, replace(lower, encoder=encoder)
+        # The candidates to choose on are those of the list below, each searched with the share chosen without it.
+        candidates = {"dev_run": only(below.run, choose.queries)}
+        if below.engine:
+            engine = replace(below, system=replace(below.system, finder=first))
+            candidates["train_run"] = engine.answer(task, fit.head(plan.sample).queries)
+        how: Any = {"fold": end, "measured": measured, "candidates": candidates}
+        return task.train("rerank", first, stages, plan.start, plan.sample, **how).work.done[-1]
+
+    encoders: Sequence[Any] = below.folds or [lower.encoder] * len(folds)
+    models = [train(fold, encoder) for fold, encoder in zip(folds, encoders, strict=True)]
+    whole = train(task.parts.whole, lower.encoder, 1) if len(folds) > 1 else models[0]
+    read = [model.run for model in models if model.run is not None]  # a listwise stage is measured
+    part = task.parts.judged.head(sum(len(choose) for *_, choose in folds))
+    runs = {"model": _joined(read), "first": only(below.run, part.queries).head(K)}
+    result = _reranked(task, below, whole.folder / "model", runs, len(part))
     return replace(result, stages={**below.stages, **stages})
 
 

@@ -108,7 +108,7 @@ class FitTask:
     def index(self) -> Index:
         """The documents, which are written to the work folder with the queries to fit and to choose."""
         write_parts(self.dataset, self.parts, self.work / "parts")
-        return open_collection(str(self.work / "parts"), self.work).index
+        return open_collection(str(self.work / "parts"), self.work, self.columns).index
 
     @cached_property
     def analyzers(self) -> list[Analyzer]:
@@ -164,21 +164,24 @@ class FitTask:
         start: str,
         sample: int | None = None,
         *,
+        fold: str = "",
         measured: int | None = None,
         candidates: Mapping[str, Run] | None = None,
     ) -> Trained:
         """Run a recipe on the queries to fit, or the first ``sample``; what it finished before is not run again.
 
-        It is measured on the queries to choose, or the first ``measured``. ``candidates`` are runs of the queries to
-        choose (``dev_run``) or to fit (``train_run``), to use instead of searching.
+        It is measured on the queries to choose, or the first ``measured``. Both are those of a ``fold``, which is named
+        by what the recipe's name ends in. ``candidates`` are runs of the queries to choose (``dev_run``) or to fit
+        (``train_run``), to use instead of searching.
         """
+        name += fold
         searched: dict[str, Any] = {"k1": first.bm25.k1, "b": first.bm25.b, "depth": K}
         for option, run in (candidates or {}).items():
             write_run(run, path := self.work / f"{name}.{option}.gz")
             searched[option] = str(path)
         if first.share:
             searched |= {"hybrid": first.share, "encoder": str(first.encoder)}
-        data = {"folder": str(self.work / "parts"), "train": FIT, "dev": CHOOSE}
+        data = {"folder": str(self.work / "parts"), "train": f"{FIT}{fold}", "dev": f"{CHOOSE}{fold}"}
         tree = {
             "name": name,
             "seed": self.seed,
