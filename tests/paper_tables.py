@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import tarfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from rankwell.training.experiments.claims import (
 )
 from rankwell.training.experiments.experiment import read_suite
 from rankwell.training.experiments.suite_tables import DEV, file_name
+from rankwell.training.recipe_files import SAMPLE_FOLDER
 from rankwell.training.recipe_reader import Override
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +39,7 @@ KEPT = {
     "ccnu-passage": ("insuranceqa", "AP"),
     "drbert-table3": ("insuranceqa", "RR"),
     "documents": ("medquad", "AP"),
+    "trec-car": ("headings", "AP"),
 }
 """The data and the measure of the files of a suite, where they are not InsuranceQA and RR@10."""
 FIRST = "BM25"
@@ -137,10 +140,12 @@ PAGES = {
         "rows markedbert-depth BM25",
         "found-only",
         "claims duobert",
+        "rows duobert",
+        "claims trec-car",
+        "rows trec-car",
     ],
     "drbert.md": [
         "claims drbert-parts",
-        "rows drbert-parts",
         "claims drbert-cause",
     ],
     "results/papers/drbert.md": [
@@ -152,12 +157,19 @@ PAGES = {
         "claims threshold",
         "claims drbert-table3",
         "split drbert-table3",
+        "both-passages",
         "claims drbert-base",
         "rows drbert-base",
     ],
     "results/attention-rules/README.md": ["rules", "look-alikes"],
     "results/papers/earlier.md": ["monobert", "drbert", "marks", "recall", "documents", "one-layer"],
-    "results/papers/README.md": ["measures documents", "rows ccnu-passage", "measures ccnu-data", "rows drbert-cause"],
+    "results/papers/README.md": [
+        "measures documents",
+        "rows ccnu-passage",
+        "measures ccnu-data",
+        "rows drbert-cause",
+        "rows drbert-parts",
+    ],
     "deepct.md": ["claims deepct", "rows deepct", "claims doc2query"],
     "ccnu.md": ["claims ccnu-passage", "claims ccnu-data", "claims ccnu-document", "claims documents"],
 }
@@ -340,13 +352,34 @@ def split_words(suite: str) -> list[str]:
     return lines
 
 
+def both_passages() -> list[str]:
+    """The right and the misleading passage of the bundled sample's rare words, by the first ten documents."""
+    lines = ["| RR@10, 20,000 steps | full attention | STRM | difference | detectable |", "|---|---:|---:|---:|---:|"]
+    cases = [line.split("\t") for line in (SAMPLE_FOLDER / "rare_words.tsv").read_text("utf-8").splitlines()]
+    with tarfile.open(RESULTS / "papers" / "drbert-table3-20-000-steps.insuranceqa.top10.tar.xz") as archive:
+        tops = []
+        for name in ("full-attention", "STRM"):
+            file = archive.extractfile(f"{name}.seed-1.look-alikes.top10.tsv")
+            assert file is not None
+            rows = (line.split("\t") for line in file.read().decode().splitlines())
+            tops.append({qid: docids for qid, *docids in rows})
+    for label, place in (("the right passage", 3), ("the misleading one", 4)):
+        found = [[(top[case[0]], case[place]) for case in cases] for top in tops]
+        full, strm = (np.array([1 / (1 + ids.index(one)) if one in ids else 0 for ids, one in own]) for own in found)
+        effect = Effect.of({1: strm}, {1: full})
+        means = f"{number(full.mean())} | {number(strm.mean())}"
+        lines.append(f"| {label} | {means} | {shown(effect)} | {number(effect.detectable)} |")
+    return lines
+
+
 def found_only() -> list[str]:
     """Rankers trained on all relevant passages, and on those among their candidates."""
     first = RESULTS / "papers" / "table1.insuranceqa.RR10.csv.gz"
+    before = read_values(RESULTS / "papers" / "duobert-before.insuranceqa.as-published.RR10.csv.gz")  # as many queries
     mono, depth = kept("duobert"), {place: kept("markedbert-depth", place) for place in ("BM25", DEV)}
     pairs = {
         "lists, BM25's 100": (seeds_of(first, "listwise-only"), seeds_of(first, "found-only")),
-        "pairs, BM25's 100": (mono["as published"]["mono"], mono["at equal training"]["mono"]),
+        "pairs, BM25's 100": (before["mono"], mono["at equal training"]["mono"]),
     }
     for place, candidates in (("BM25", "BM25's 1,000"), (DEV, "doc2query's 1,000")):
         for row, kind in (("BERT", "pairs"), ("marked", "pairs with marks")):
@@ -382,6 +415,8 @@ def table(name: str) -> list[str]:
     kind, *arguments = name.split()
     if name == "found-only":
         return found_only()
+    if name == "both-passages":
+        return both_passages()
     return kinds[kind](*arguments) if arguments else earlier_table(EARLIER[name])
 
 

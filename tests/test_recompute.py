@@ -125,6 +125,8 @@ def read_cached(path: Path) -> Rows:
     [
         ("drbert-cause.insuranceqa", "drbert-cause.insuranceqa", 6),
         ("drbert-parts.insuranceqa.as-published", "drbert-parts.insuranceqa", 36),
+        ("drbert-parts.insuranceqa.at-equal-training", "drbert-parts-equal.insuranceqa", 30),
+        ("duobert.insuranceqa.as-published", "duobert.insuranceqa", 6),
         ("markedbert-epochs.insuranceqa.BM25", "markedbert-epochs.insuranceqa", 12),
     ],
 )

@@ -26,8 +26,8 @@ def experiment(
         typer.Option(
             "--set",
             metavar="PATH=VALUE",
-            help="Change an option of all variants, as for train, or of the suite: `seeds`, `baseline`, `candidates`, "
-            "`measures`, `test`, `groups`, `evaluate_on`, `start.PATH`. May be repeated.",
+            help="Change an option of all variants, as for train, or of the suite: `seeds`, `scale`, `baseline`, "
+            "`candidates`, `measures`, `test`, `groups`, `evaluate_on`, `start.PATH`. May be repeated.",
         ),
     ] = None,
     seeds: Annotated[

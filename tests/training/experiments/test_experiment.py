@@ -189,6 +189,11 @@ def test_the_suites_that_come_along_are_right(path: Path) -> None:
     assert sum(map(len, experiment.columns.values())) > 1
     command = rf"rankwell experiment (recipes/suites/{path.name}|{path.stem}) --set data="
     assert re.search(command, path.read_text(encoding="utf-8"))
+    tried = read_suite(path, [Override("data", "/data"), Override("scale", 0.01)])
+    for whole, few in zip(experiment.units(), tried.units(), strict=True):
+        for stage, other in zip(whole.recipe.stages, few.recipe.stages, strict=True):
+            steps = getattr(stage.options, "max_steps", None)
+            assert getattr(other.options, "max_steps", None) == (steps and max(1, round(steps / 100)))
 
 
 def test_variants_may_have_another_recipe_and_settings_go_where_they_fit(bench: Bench) -> None:

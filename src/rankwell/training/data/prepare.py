@@ -22,6 +22,7 @@ from rankwell.core.locks import lock
 from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.datasets import FILE_NAMES, Dataset, FolderDataset, open_dataset
 from rankwell.corpus.formats import read_run, read_types, write_run, write_types
+from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.query_types import TYPE_SOURCES, rule_types
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.corpus.store import DocumentStore
@@ -123,14 +124,14 @@ def prepare(recipe: Recipe, pool: Path, *, device: str | None = None) -> Prepare
     return Prepared(collection, train, dev)
 
 
-def open_collection(source: str, pool: Path) -> Collection:
-    """A data set by folder or id, indexed."""
+def open_collection(source: str, pool: Path, columns: Columns | None = None) -> Collection:
+    """A data set by folder or id, indexed; ``columns`` are those that later updates have, too."""
     dataset = open_dataset(source)
     name = digest({"version": INDEX_VERSION, "documents": dataset.digest()})
     folder = pool / "data" / f"index-{name}"
     with lock(pool / "data", wait=True):
         if not (folder / "index.json").exists():
-            Index.build(dataset.documents(), folder)
+            Index.build(dataset.documents(), folder, columns=columns)
     index = Index.open(folder)
     return Collection(dataset, index, digest([name, analyzer_json(index.analyzer)]))
 

@@ -20,7 +20,7 @@ from itertools import product, takewhile
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -54,7 +54,7 @@ from rankwell.training.experiments.variants import (
     train_variant_in_process,
     with_candidates,
 )
-from rankwell.training.recipe import Recipe
+from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.recipe_files import SAMPLE_FOLDER, find_recipe
 from rankwell.training.recipe_reader import Override, build_recipe, problem_of, read_yaml, value_at
 from rankwell.training.recipe_results import FIRST_STAGE, evaluate_split, measures_of
@@ -133,7 +133,7 @@ def _settle(threads: int) -> None:
 
 
 BASE = "base"
-SETTABLE = ("seeds", "baseline", "measures", "test", "candidates", "groups", "evaluate_on")
+SETTABLE = ("seeds", "scale", "baseline", "measures", "test", "candidates", "groups", "evaluate_on")
 """The keys of a suite that ``--set`` may change, and ``start.PATH``."""
 START = "start"
 SAMPLE = "sample"
@@ -242,7 +242,15 @@ def _variant(path: Path, suite: Suite, way: Column, name: str, column: str, sett
     changes = [Override(key, value, f"{path}: variants.{name}:", path.parent) for key, value in differs.items()]
     recipe = build_recipe(tree, base, [*applicable, *changes])
     measures_of(recipe, suite.measures)  # raises if one is unknown
-    return recipe.model_copy(update={"seed": suite.seeds[0], "name": label_of(name, column)})
+    stages = tuple(_scaled(stage, suite.scale) for stage in recipe.stages)
+    return recipe.model_copy(update={"seed": suite.seeds[0], "name": label_of(name, column), "stages": stages})
+
+
+def _scaled(stage: RecipeStage[Any], scale: float) -> RecipeStage[Any]:
+    steps = getattr(stage.options, "max_steps", None)
+    if steps is None or scale == 1:
+        return stage
+    return replace(stage, options=stage.options.model_copy(update={"max_steps": max(1, round(steps * scale))}))
 
 
 def _stages_of_bases(path: Path, suite: Suite) -> set[str]:

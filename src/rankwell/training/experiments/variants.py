@@ -86,6 +86,9 @@ class Suite(Options):
     seeds: tuple[int, ...] = Field(
         default=(1,), min_length=1, description="Seeds; each variant is trained with each of them."
     )
+    scale: float = Field(
+        default=1.0, gt=0, le=1, description="Share of `max_steps` that each stage trains, for a try on little data."
+    )
     baseline: str | None = Field(
         default=None, description="Variant that the others are tested against; none: the first."
     )
