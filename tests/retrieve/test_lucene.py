@@ -20,8 +20,7 @@ LUCENE = {
 
 
 @pytest.mark.parametrize("name", LUCENE)
-def test_bm25_matches_lucene(name: str, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankwell.retrieve.index.find_corrections", lambda *_: {})  # Lucene corrects nothing
+def test_bm25_matches_lucene(name: str, data_folder: Path, tmp_path: Path) -> None:
     dataset = open_dataset(data_folder / name)
     index = Index.build(dataset.documents(), tmp_path / name, store=False)
     ours = evaluate(

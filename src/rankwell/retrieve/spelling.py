@@ -42,15 +42,17 @@ def find_corrections(
     texts: Sequence[str],
     terms: Sequence[Sequence[str]],
     known: dict[str, tuple[str, str] | None],
+    rare: float = 0,
 ) -> dict[int, list[Correction]]:
     """The corrections of those texts that need any, by their places; ``terms`` are those of the texts.
 
-    Those of words that come again are taken from ``known``, and added to it.
+    Texts with a term of fewer than ``rare`` documents are left alone. ``known`` remembers corrections of words.
     """
     distinct = list(dict.fromkeys(term for own in terms for term in own))
-    counts = zip(distinct, _frequencies(segments, distinct).tolist(), strict=True)
-    missing = {term for term, count in counts if not count}
-    places = [place for place, own in enumerate(terms) if not missing.isdisjoint(own)] if missing else []
+    counts = dict(zip(distinct, _frequencies(segments, distinct).tolist(), strict=True))
+    missing = {term for term, count in counts.items() if not count}
+    clear = {term for term, count in counts.items() if 0 < count < rare}
+    places = [place for place, own in enumerate(terms) if not missing.isdisjoint(own) and clear.isdisjoint(own)]
     found = {}
     for place, words in zip(places, analyzer.words_batch([texts[place] for place in places]), strict=True):
         unknown = [word for word in words if word.term in missing]
