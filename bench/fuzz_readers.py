@@ -9,8 +9,11 @@
 texts     a small file of some format is mutated and given to every reader of text files
 pages     a web page is mutated, also into one of 100 KB, and read
 folders   a folder of files and links with odd names, of any depth, is read as a collection
-tables    so are Parquet, Arrow and packed files and stored runs, mutated; two are small on disk and large unpacked
-bodies    a request is mutated and given to every format of the service
+tables    Parquet, Arrow and packed files and stored runs are mutated and given to every reader of tables; two are small
+          on disk and large unpacked
+hub       odd names of data sets of the hub, and data sets in a folder, mutated, are read as collections
+words     odd characters are divided into words, in every language
+bodies    a request is mutated and given to every format of the service, and to the reader of new documents
 filters   a filter is mutated and read, as a text and as a dict
 recipe    a recipe that ships is mutated and read
 model     one JSON file of a model is mutated; configuration and tokenizer are read, and a text is tokenised
@@ -19,8 +22,7 @@ index     one file of an index is mutated, near its beginning, in half of the ca
 ========  =============================================================================================================
 
 An input counts once for each reader. Prints how many were read, refused, and went wrong, with the first input of each
-kind that did; ``--keep FOLDER`` also writes these to files. If one takes longer than a minute, prints where it is and
-ends.
+kind that did; ``--keep FOLDER`` also writes these to files. Ends, and prints where, if one takes over a minute.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import faulthandler
 import gzip
 import hashlib
 import json
+import logging
 import os
 import random
 import resource
@@ -41,6 +44,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +53,7 @@ from rankwell import Query, sample
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import read_json
 from rankwell.core.yamlfile import YamlError, parse_yaml
+from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.filters import parse_filter
 from rankwell.corpus.formats import (
@@ -63,14 +68,15 @@ from rankwell.corpus.formats import (
 from rankwell.corpus.formats.clicks import read_clicks
 from rankwell.corpus.formats.pairs import judged_queries
 from rankwell.corpus.formats.texts import read_examples, read_expansions, read_triples
-from rankwell.corpus.records import Ranking, Run
+from rankwell.corpus.languages import LANGUAGES
+from rankwell.corpus.records import Document, Ranking, Run
 from rankwell.corpus.sources import TextFolder, read_text_file
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.describe import describe
 from rankwell.papers.drbert.labelled_texts import read_labelled
 from rankwell.retrieve.index import Index
-from rankwell.serve.bodies import ApiError, parse, validated
+from rankwell.serve.bodies import ApiError, parse, parse_documents, validated
 from rankwell.serve.formats import EmbeddingsRequest, Explain, MixedbreadRerank, Rerank, ScoreRequest, Search
 from rankwell.serve.paths import rerank_shape
 from rankwell.training.recipe_reader import read_recipe
@@ -137,7 +143,7 @@ BODIES = [
     b'{"text_1": "bees", "text_2": ["a", "b"]}',
     b'{"input": ["a", "b"], "encoding_format": "base64", "input_type": "query"}',
     b'{"query": "bees", "k": 10, "from": 2, "stages": "both", "depth": 20, "highlight": false, "type": "auto"}',
-    b'{"query": "bees", "docid": "d1", "layer": 1, "head": "mean", "attention": "strm", "markers": true, "links": 5}',
+    b'{"query": "bees", "id": "d1", "layer": 1, "head": "mean", "attention": "strm", "markers": true, "links": 5}',
 ]
 FILTERS = [
     b"year >= 2015 and lang = 'de'",
@@ -145,6 +151,29 @@ FILTERS = [
     b'{"year": {"$gte": 2015}, "$or": [{"lang": "de"}, {"tags": {"$in": ["a", 1, true]}}], "$not": {"a": null}}',
 ]
 FILTER_TOKENS = [*TOKENS, b"(" * 200, b"not " * 200, b"'", b"''", b"`", b" and ", b" in (", b'{"$and": [' * 60, b"$gt"]
+CHARACTERS = [
+    *(
+        "a",
+        "B",
+        "_",
+        "-",
+        "'s",
+        "\u2019",
+        ".",
+        "1.2",
+        "C++",
+        " ",
+        "\n",
+        "\0",
+        "\u200b",
+        "\ufeff",
+        "\u2028",
+        "\u0301",
+        "\xdf",
+    ),
+    *("\u0130", "l'", "\ud800", "\udfff", "\U0001f600", "\U0010ffff", "x" * 300, "\xe9" * 200, "7" * 500, "\u3042"),
+    *("\uac00", "\u4e00", "\u0e01\u0e32", "\u0e81\u0ea5", "\u1780\u17b6", "\u1000\u102c", "\u0ba4", "\u0639"),
+]
 NAMES = ("a", "a.tsv", "a.csv", "a.json", "a.jsonl", "a.txt")
 
 
@@ -195,6 +224,7 @@ def read_shape(shape: Any) -> Callable[[bytes], None]:
 BODY_READERS: list[Callable[[bytes], Any]] = [
     read_rerank,
     *map(read_shape, (MixedbreadRerank, ScoreRequest, EmbeddingsRequest, Search, Explain)),
+    parse_documents,
 ]
 
 
@@ -348,6 +378,25 @@ def prepare_tables(folder: Path) -> None:
     parquet.write_table(pa.table({"id": pa.nulls(3), "text": pa.nulls(3)}), folder / "nulls.parquet")
     parquet.write_table(rows.slice(0, 0), folder / "none.parquet")
     import numpy as np
+    from pyarrow import feather
+
+    # Columns of every kind, and values that Python has no type for.
+    kinds = {
+        "lists": [["a", "b"], []] * 20,
+        "maps": pa.array([[("k", "v")], None] * 20, pa.map_(pa.string(), pa.string())),
+        "structs": [{"a": 1, "b": ["z"]}] * 40,
+        "bytes": [b"\xff\xfe"] * 40,
+        "decimals": pa.array([1] * 40, pa.decimal128(5)),
+        "coded": pa.array(["p", "q"] * 20).dictionary_encode(),
+        "dates": pa.array([2**30] * 40, pa.int32()).cast("date32"),
+        "zones": pa.array([0] * 40, pa.timestamp("s", "Nowhere/X")),
+    }
+    rows = pa.table({"id": ["d1", "d2"] * 20, "text": ["Bees keep warm. " * 20, None] * 20, **kinds})
+    clicks = {"query_id": [1, 2], "doc_id": ["d1", "d2"], "score": [1, 0], "position": [1, 2]}
+    judged = pa.table({**clicks, "impressions": [3, 3], "clicks": [1, 1]})
+    for number, (table, packed) in enumerate(product((rows, rows.drop("dates"), judged), ("zstd", "lz4"))):
+        feather.write_feather(table, folder / f"{number}.arrow", compression=packed)
+        parquet.write_table(table, folder / f"{number}.parquet", compression=packed)
 
     # Small on disk, large unpacked: a text in a million rows, and arrays of zeros.
     long = pa.DictionaryArray.from_arrays(pa.array(np.zeros(10**6, np.int8)), pa.array(["x" * 10**5]))
@@ -365,9 +414,43 @@ def prepare_tables(folder: Path) -> None:
         (folder / name).write_bytes(gzip.compress(seed * 50))
 
 
-def read_table(path: Path) -> None:
-    """A file of documents, or a run."""
-    list(read_run(path) if path.suffix == ".npz" else read_documents(path))
+def call_table(content: bytes, folder: Path) -> Calls:
+    """Read a file as documents, and as one of the other kinds of records, or as a run."""
+    readers = (read_queries, read_qrels, read_clicks, read_types, judged_queries, read_triples)
+    stored = content.partition(b"\n")[0].endswith(b".npz")
+    for read in (read_run,) if stored else (read_documents, readers[sum(content) % len(readers)]):
+        yield from with_changed_file(drain(read))(content, folder)
+
+
+def make_hub(chance: random.Random, folder: Path) -> bytes:
+    """The name of a data set, or what follows that of a folder; then a file's name and contents."""
+    name = chance.choice((b"", b":train", b":test", b"/a", b":", mutate(chance, [b"owner/name/part:train"])))
+    file = chance.choice((b"a.jsonl", b"a.csv", b"a.parquet", b"a.txt", b"a.tsv", b"train.jsonl", b"a.zip", b"a.json"))
+    return b"\0".join((name.replace(b"\0", b""), file, mutate(chance, SEEDS)))
+
+
+def call_hub(content: bytes, folder: Path) -> Calls:
+    """Read a data set, of which nothing is loaded from the network."""
+    name, file, contents = content.split(b"\0", 2)
+    data = folder / "data"
+    data.mkdir()
+    (data / os.fsdecode(file)).write_bytes(contents)
+    reference = str(data) if name[:1] in b":/" else ""
+    yield lambda: list(read_documents(f"hf:{reference}{os.fsdecode(name)}"))
+    subprocess.run(["rm", "-r", data], check=True)
+
+
+def make_words(chance: random.Random, folder: Path) -> bytes:
+    """Characters that are taken for words, or for none, in one language or another; also halves of pairs."""
+    return "".join(chance.choices(CHARACTERS, k=chance.randrange(1, 12))).encode("utf-8", "surrogatepass")
+
+
+def call_words(content: bytes, folder: Path) -> Calls:
+    """Divide a text into words in one of the languages, and index and search it."""
+    text, languages = content.decode("utf-8", "surrogatepass"), sorted(LANGUAGES)
+    analyzer = Analyzer.of(languages[sum(content) % len(languages)])
+    yield lambda: analyzer.words(text)
+    yield lambda: Index.build([Document("d", text)], analyzer=analyzer).search([Query("q", text)], k=1)
 
 
 def prepare_model(folder: Path) -> None:
@@ -410,7 +493,9 @@ KINDS = {
     "texts": Kind(lambda chance, folder: mutate(chance, SEEDS), call_texts, 50),
     "pages": Kind(make_page, call_page, 50),
     "folders": Kind(make_folder, call_folder, 1),
-    "tables": Kind(changed_file, with_changed_file(read_table), 20, prepare_tables),
+    "tables": Kind(changed_file, call_table, 20, prepare_tables),
+    "hub": Kind(make_hub, call_hub, 1),
+    "words": Kind(make_words, call_words, 2),
     "bodies": Kind(
         lambda chance, folder: mutate(chance, BODIES),
         lambda content, folder: (partial(read, content) for read in BODY_READERS),
@@ -488,9 +573,11 @@ def main() -> None:
     parser.add_argument("--replay", type=Path, help="read only the inputs of this folder")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    logging.disable()
     most = options.inputs or (100_000 if options.minutes is None else sys.maxsize)
     end = time.monotonic() + 60 * (options.minutes or float("inf"))
     with tempfile.TemporaryDirectory() as scratch:
+        os.environ.update(HF_HUB_OFFLINE="1", HF_HOME=f"{scratch}/cache")
         fuzz = Fuzz(Path(scratch), options.kinds, options.keep)
         chances = {kind: random.Random(f"{kind} {options.seed}") for kind in options.kinds}
         for kind in options.kinds:  # the first calls import modules

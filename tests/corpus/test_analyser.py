@@ -272,7 +272,7 @@ class TestLanguages:
         [
             ("Future.add_done_callback", "future add done callback"),
             ("HTTPServer readLine2 __init__", "http server read line2 init"),
-            ("AirFlex-3000 airflex 3000", "airflex-3000 air flex"),
+            ("AirFlex-3000 airflex 3000", "air flex airflex-3000"),
             ("SKU-JA-10158, a/b2.", "sku-ja-10158 a/b2"),
             ("e.g. v3.14 don't ABC IRAs x_1 2024-05-01 well-known 1.5 a:b -4- A- 3 Öl_Ö", "öl ö"),
         ],

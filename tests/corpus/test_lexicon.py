@@ -9,10 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rankwell.core import native
 from rankwell.core.checksums import write_checksums
 from rankwell.core.errors import InputError
 from rankwell.core.mapped import ArrayFolder
 from rankwell.corpus.lexicon import Lexicon
+from rankwell.corpus.word_kernels import intern_words
 
 # Any character there is, half surrogate pairs too; lengths on both sides of 8 bytes and of 64.
 anything = st.text(st.characters(exclude_categories=()), max_size=12)
@@ -166,3 +168,12 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     (tmp_path / missing).unlink()
     with pytest.raises(InputError, match=missing):
         Lexicon.open(ArrayFolder(tmp_path), "words")
+
+
+def test_a_string_of_megabytes_is_work_for_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_uncompiled_steps", native.SMALL)
+    vars(intern_words).pop("_compiled", None)
+    Lexicon().add(["bee", "x" * 100_000])
+    assert "_compiled" not in vars(intern_words)
+    Lexicon().add(["bee", "x" * 8_000_000])
+    assert "_compiled" in vars(intern_words)

@@ -93,3 +93,10 @@ def test_a_title_stands_before_the_text() -> None:
 def test_records_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Query("q", "text").text = "other"  # type: ignore[misc]
+
+
+def test_a_notebook_shows_the_first_documents_of_some_queries() -> None:
+    run = Run.from_scores({f"q{n}": {f"<d{m}>": 9 - m for m in range(9)} for n in range(1200)}, name="<b>")
+    shown = run._repr_html_()
+    assert "<caption>Run(&#x27;&lt;b&gt;&#x27;, 1,200 queries, 10,800 documents)</caption>" in shown
+    assert (shown.count("<tr>"), "<td>q4</td><td>&lt;d4&gt;</td><td>5.000</td>" in shown) == (26, True)

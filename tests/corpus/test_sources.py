@@ -6,11 +6,13 @@ import datetime
 import gzip
 import json
 import os
+import random
 import subprocess
 import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -336,6 +338,34 @@ def test_columnar_files(kind: str, tmp_path: Path) -> None:
             read_documents(path)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_values_that_python_has_no_type_for_are_one_line(kind: str, tmp_path: Path) -> None:
+    pyarrow, parquet, feather = (pytest.importorskip(f"pyarrow{part}") for part in ("", ".parquet", ".feather"))
+    write = parquet.write_table if kind == "parquet" else feather.write_feather
+    for numbers, type in (((2**30, "int32"), "date32"), ((2**62, "int64"), pyarrow.timestamp("us"))):
+        column = pyarrow.array(numbers[:1], numbers[1]).cast(type)
+        write(pyarrow.table({"_id": ["1"], "text": ["a"], "date": column}), tmp_path / f"a.{kind}")
+        with pytest.raises(InputError, match=rf"a\.{kind}, line 1: not a readable"):
+            list(read_documents(tmp_path / f"a.{kind}"))
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_a_damaged_arrow_file_is_one_line(compression: str, tmp_path: Path) -> None:
+    pyarrow, feather = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.feather")
+    path, own = tmp_path / "a.arrow", random.Random(1)
+    columns = {"_id": ["1", "2"] * 40, "text": ["Bees keep warm. " * 9, "Tea"] * 40, "words": [["a"]] * 80}
+    feather.write_feather(pyarrow.table(columns), path, compression=compression)
+    content, whole = path.read_bytes(), 0
+    for _ in range(400):
+        damaged = bytearray(content)
+        damaged[own.randrange(8, len(content))] = own.randrange(256)
+        path.write_bytes(damaged)
+        with suppress(InputError):
+            list(read_documents(path))
+            whole += 1
+    assert whole < 300
+
+
 def test_data_sets_of_hugging_face(file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasets")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -346,8 +376,17 @@ def test_data_sets_of_hugging_face(file: Write, tmp_path: Path, monkeypatch: pyt
     assert read_queries(f"{name}:train") == [Query("train", "Bees")]
     with pytest.raises(InputError, match=r"say which split, as in .*:SPLIT \(splits: train, test\)"):
         resolve_documents(name)
-    with pytest.raises(InputError, match="hf:no/such-data: cannot be loaded"):
-        resolve_documents("hf:no/such-data")
+    for part, line in (("a", '{"_id": "d1", "text": "Bees"}\n'), ("b", "{")):  # the columns are those of the first
+        file(f"broken/train-{part}.jsonl", line)
+    with pytest.raises(InputError, match=r"broken, line 2: not a readable data set \(JSON parse error"):
+        list(resolve_documents(f"hf:{tmp_path / 'broken'}"))
+    for name in ("no/such-data", "/", "x" * 300 + "/y"):
+        with pytest.raises(InputError, match="not a readable data set"):
+            resolve_documents(f"hf:{name}")
+    for name in ("", "a/b\n", "\ud800", "../x/y", f"{tmp_path}/none/a", "/etc/none"):  # nobody walks /etc
+        with pytest.raises(InputError, match="no such folder, and not OWNER/NAME") as caught:
+            resolve_documents(f"hf:{name}")
+        assert "\n" not in str(caught.value)
 
 
 def test_a_missing_package_is_named_with_its_command(
@@ -357,8 +396,8 @@ def test_a_missing_package_is_named_with_its_command(
         monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'rankwell\[parquet\]'"):
         read_documents(file("a.parquet", "PAR1"))
-    with pytest.raises(MissingExtraError, match=r"pip install 'rankwell\[hf\]'"):
-        resolve_documents("hf:owner/name")
+    with pytest.raises(MissingExtraError, match=r"hf:owner/name needs .*pip install 'rankwell\[hf\]'"):
+        resolve_documents("hf:owner/name\n")
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ class MissingExtraError(RankwellError):
     """An optional package is not installed. The message includes the command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str):
+        purpose = " ".join(purpose.splitlines())
         super().__init__(f"{purpose} needs the package {package}: pip install 'rankwell[{extra}]'")
 
 

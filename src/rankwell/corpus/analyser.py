@@ -226,15 +226,12 @@ class Analyzer(BaseModel):
         The last array says which words are such: they are searched for, but not counted in a text's length.
         """
         spans, counts = self.spans(text, ends)
-        codes, code_counts = np.empty((len(text), 3), np.int64), np.empty(len(ends), np.int64)
-        find_codes(text, spans, counts, codes, code_counts)
-        found = codes[: code_counts[-1] if len(ends) else 0]
-        found = found[np.argsort(found[:, 2], kind="stable")]
-        uncounted = np.zeros(len(spans) + len(found), np.bool_)
-        uncounted[found[:, 2] + np.arange(len(found))] = True
-        joined = np.empty((len(uncounted), 2), np.int64)
-        joined[~uncounted], joined[uncounted] = spans, found[:, :2]
-        return joined, counts + code_counts, uncounted
+        room = 2 * len(spans) + len(text) // 2
+        joined, uncounted = np.empty((room, 2), np.int64), np.empty(room, np.bool_)
+        joined_counts = np.empty(len(ends), np.int64)
+        find_codes(text, spans, counts, joined, uncounted, joined_counts)
+        used = slice(joined_counts[-1] if len(ends) else 0)
+        return joined[used], joined_counts, uncounted[used]
 
     def _segmented(
         self, text: NDArray[np.uint8], ends: NDArray[np.int64]
@@ -271,7 +268,7 @@ class Analyzer(BaseModel):
         """The terms of each text, in order, stop words left out.
 
         >>> Analyzer.english().terms("The AirFlex-3000")
-        ['airflex-3000', 'airflex', 'air', 'flex', '3000']
+        ['airflex', 'air', 'flex', '3000', 'airflex-3000']
         """
         bounds, numbers, forms, *_ = self._intern(texts, True)
         term_of = self.stems(forms)

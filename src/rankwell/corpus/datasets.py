@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError, folder_error
 from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types
 from rankwell.corpus.formats.clicks import read_clicks
@@ -136,8 +136,8 @@ class FolderDataset(Dataset):
     """A folder whose files have the usual names (:data:`FILE_NAMES`)."""
 
     def __init__(self, folder: Path):
-        if not folder.is_dir():
-            raise InputError(folder, None, "is a file, expected a folder" if folder.exists() else "no such folder")
+        if not os.path.isdir(folder):
+            raise folder_error(folder, "")
         self.folder = folder
         self.name = str(folder)
         if not any(self._files.values()):

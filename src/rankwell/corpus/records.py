@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -166,7 +168,19 @@ class Run(Mapping[str, Ranking]):
         return len(self._rankings)
 
     def __repr__(self) -> str:
-        return f"Run({self.name!r}, {len(self)} queries, {sum(map(len, self.values()))} documents)"
+        return f"Run({self.name!r}, {len(self):,} queries, {sum(map(len, self.values())):,} documents)"
+
+    def _repr_html_(self) -> str:
+        best = ((qid, *ranked) for qid, ranking in islice(self.items(), 5) for ranked in islice(ranking, 5))
+        rows = ((qid, docid, f"{score:.3f}") for qid, docid, score in best)
+        return html_table(repr(self), ("query", "document", "score"), rows)
+
+
+def html_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table for notebooks."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><caption>{escape(caption)}</caption><tr>{head}</tr>{body}</table>"
 
 
 GRADE_LIMIT = 2**63

@@ -193,39 +193,42 @@ def find_codes(
     text: Bytes,
     spans: NDArray[np.int64],
     counts: NDArray[np.int64],
-    codes: NDArray[np.int64],
-    code_counts: NDArray[np.int64],
+    joined: NDArray[np.int64],
+    uncounted: NDArray[np.bool_],
+    joined_counts: NDArray[np.int64],
 ) -> None:
-    """Fill ``codes`` with the parts of words such as ``add_done`` and ``readLine``, and with joined words.
+    """Fill ``joined`` with the words, each followed by its parts if it is like ``add_done`` or ``readLine``.
 
-    A row has its first byte, its end, and its place among the words. Joined are words with one ``-``, ``.`` or ``/``
-    between them that have letters and digits: ``SKU-JA-10158``.
+    Words with one ``-``, ``.`` or ``/`` between them that have letters and digits, such as ``SKU-JA-10158``, are
+    followed by all of it. What was not a word before is ``uncounted``.
     """
     count = np.int64(0)
     word = np.int64(0)
     for i in range(len(counts)):
-        joined = word
+        first = word
         while word < counts[i]:
             start, end = spans[word, 0], spans[word, 1]
+            joined[count, 0], joined[count, 1], uncounted[count] = start, end, False
+            count += 1
             begin = start
             for at in range(start, end):
                 if text[at] < 97 and _splits(text, at, start, end):
                     if at - begin > 1:
-                        codes[count, 0], codes[count, 1], codes[count, 2] = begin, at, word + 1
+                        joined[count, 0], joined[count, 1], uncounted[count] = begin, at, True
                         count += 1
                     begin = at if 65 <= text[at] <= 90 else at + 1
             if start < begin < end - 1:
-                codes[count, 0], codes[count, 1], codes[count, 2] = begin, end, word + 1
+                joined[count, 0], joined[count, 1], uncounted[count] = begin, end, True
                 count += 1
             word += 1
             if word < counts[i] and spans[word, 0] == end + 1 and 45 <= text[end] <= 47:
                 continue
-            first = spans[joined, 0]
-            if joined < word - 1 and end - first <= MAX_WORD_BYTES and _is_mixed(text, first, end):
-                codes[count, 0], codes[count, 1], codes[count, 2] = first, end, joined
+            begin = spans[first, 0]
+            if first < word - 1 and end - begin <= MAX_WORD_BYTES and _is_mixed(text, begin, end):
+                joined[count, 0], joined[count, 1], uncounted[count] = begin, end, True
                 count += 1
-            joined = word
-        code_counts[i] = count
+            first = word
+        joined_counts[i] = count
 
 
 @helper
@@ -309,7 +312,9 @@ def _same(word: Bytes, begin: int, size: int, number: int, arena: Bytes, ends: N
     return True
 
 
-@partial(kernel, work=lambda text, spans, first, *_: len(spans) - first)
+@partial(
+    kernel, work=lambda text, spans, first, *_: len(spans) - first + (spans[first:, 1] - spans[first:, 0]).sum() // 16
+)
 def intern_words(
     text: Bytes,
     spans: NDArray[np.int64],

@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from rankwell.core.errors import InputError, MissingExtraError, excerpt, one_line
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError, excerpt, one_line
 from rankwell.core.files import MAX_LINE_BYTES, Unpacked
 from rankwell.corpus.formats.lines import (
     FilePath,
@@ -49,6 +49,7 @@ from rankwell.corpus.formats.lines import (
 )
 
 HF_PREFIX = "hf:"
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 ROWS_AT_A_TIME, BATCH_BYTES = 1024, 2**24
 _FLOATS = ("halffloat", "float", "double")
 
@@ -61,14 +62,15 @@ def _parquet(path: FilePath) -> Opened:
     pyarrow = _pyarrow(path, "parquet")
     try:
         file = pyarrow.parquet.ParquetFile(os.fspath(path))
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise _broken(path, "parquet", error) from None
+        names = _columns(path, file.schema_arrow.names)
+    except Exception as error:
+        raise _broken(path, "parquet file", error) from None
 
     def read(columns: Sequence[str]) -> Rows:
         wanted = _without_vectors(file.schema_arrow, columns)
-        return _batches(path, "parquet", _parquet_batches(path, file.metadata, wanted))
+        return _batches(path, "parquet file", _parquet_batches(path, file.metadata, wanted))
 
-    return _columns(path, file.schema_arrow.names), read
+    return names, read
 
 
 def _parquet_batches(path: FilePath, footer: Any, wanted: list[str]) -> Iterator[Any]:
@@ -76,13 +78,17 @@ def _parquet_batches(path: FilePath, footer: Any, wanted: list[str]) -> Iterator
     pyarrow, unpacked = _pyarrow(path, "compute"), Unpacked(path, os.stat(path).st_size)
     names = [footer.schema.column(i).path for i in range(footer.num_columns)]
     columns = [i for i, name in enumerate(names) if name in wanted or name.partition(".")[0] in wanted]
+    opened = partial(pyarrow.parquet.ParquetFile, os.fspath(path))
+    whole = opened()
+    for group in range(footer.num_row_groups):  # damage is an error here, but below the end of the process
+        next(whole.iter_batches(1, row_groups=[group], columns=wanted), None)
     groups = [[footer.row_group(group).column(i) for i in columns] for group in range(footer.num_row_groups)]
     for chunks in groups:
         unpacked.add(sum(c.total_uncompressed_size for c in chunks), max((c.num_values for c in chunks), default=0))
     texts = {c.path_in_schema for chunks in groups for c in chunks if c.physical_type == "BYTE_ARRAY"}
     # Here a text can repeat all of the one before.
     delta = {c.path_in_schema for chunks in groups for c in chunks if "DELTA_BYTE_ARRAY" in c.encodings}
-    flat, opened = sorted(texts.intersection(wanted) - delta), partial(pyarrow.parquet.ParquetFile, os.fspath(path))
+    flat = sorted(texts.intersection(wanted) - delta)
     coded, file = opened(read_dictionary=flat), opened(read_dictionary=sorted(texts.difference(wanted, delta)))
     for group, chunks in enumerate(groups):
         longest = max((c.total_uncompressed_size for c in chunks if c.path_in_schema in delta), default=1)
@@ -97,14 +103,14 @@ def _arrow(path: FilePath) -> Opened:
     pyarrow = _pyarrow(path, "ipc")
     try:
         file = pyarrow.ipc.open_file(pyarrow.memory_map(os.fspath(path)))
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise _broken(path, "Arrow", error) from None
-    names = _columns(path, file.schema.names)
+        names = _columns(path, file.schema.names)
+    except Exception as error:
+        raise _broken(path, "Arrow file", error) from None
 
     def read(columns: Sequence[str]) -> Rows:
         wanted = _without_vectors(file.schema, columns)
         batches = (file.get_batch(i).select(wanted) for i in range(file.num_record_batches))
-        return _batches(path, "Arrow", batches)
+        return _batches(path, "Arrow file", batches)
 
     return names, read
 
@@ -157,7 +163,7 @@ def _batches(path: FilePath, kind: str, batches: Iterator[Any]) -> Rows:
                 for row in batch.slice(begin, ROWS_AT_A_TIME).to_pylist():
                     number += 1
                     yield number, row
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+    except Exception as error:
         raise _broken(path, kind, error, number + 1) from None
 
 
@@ -170,8 +176,11 @@ def _pyarrow(path: FilePath, part: str = "lib") -> Any:
         raise MissingExtraError("pyarrow", "parquet", f"{os.fspath(path)}: a parquet or Arrow file") from None
 
 
-def _broken(path: FilePath, kind: str, error: Exception, row: int | None = None) -> InputError:
-    return InputError(path, row, f"not a readable {kind} file ({one_line(error)})")
+def _broken(path: FilePath, kind: str, error: Exception, row: int | None = None) -> RankwellError:
+    """What to raise for an error of pyarrow, which raises anything: KeyError, OverflowError, errors of the network."""
+    if isinstance(error, RankwellError):
+        return error
+    return InputError(path, row, f"not a readable {kind} ({one_line(error)})")
 
 
 def _no_text(path: FilePath, kind: str, remedy: str) -> NoReturn:
@@ -203,8 +212,10 @@ def hf_rows(source: str) -> Opened:
     except ImportError:
         raise MissingExtraError("datasets", "hf", f"the data set {source}") from None
     name, _, split = source.removeprefix(HF_PREFIX).partition(":")
-    parts = [name] if Path(name).is_dir() else name.split("/", 2)
+    parts = [name] if os.path.isdir(name) else name.split("/", 2)
     arguments = [name] if len(parts) < 3 else ["/".join(parts[:2]), parts[2]]
+    if not (os.path.isdir(name) or _HUB_NAME.fullmatch(arguments[0])):  # the package would look through folders
+        raise InputError(source, None, "no such folder, and not OWNER/NAME")
     try:
         data = datasets.load_dataset(*arguments, split=split or None, streaming=True)
         if not split:
@@ -212,16 +223,19 @@ def hf_rows(source: str) -> Opened:
                 splits = ", ".join(data) or "none"
                 raise InputError(source, None, f"say which split, as in {source}:SPLIT (splits: {splits})")
             (data,) = data.values()
-        names = data.column_names or list(next(iter(data), {}))
-    except InputError:
-        raise
-    except Exception as error:  # the package raises anything, down to errors of the network
-        raise InputError(source, None, f"cannot be loaded ({one_line(error)})") from None
+        names = _columns(source, data.column_names or list(next(iter(data), {})))
+    except Exception as error:
+        raise _broken(source, "data set", error) from None
 
     def read(columns: Sequence[str]) -> Rows:
-        return enumerate(data.select_columns(list(columns)), 1)
+        number = 0
+        try:
+            for number, row in enumerate(data.select_columns(list(columns)), 1):
+                yield number, row
+        except Exception as error:
+            raise _broken(source, "data set", error, number + 1) from None
 
-    return tuple(names), read
+    return names, read
 
 
 MAX_ARRAY = 2**29
