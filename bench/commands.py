@@ -142,7 +142,7 @@ def other_cases(own: Path) -> Iterator[Case]:
     yield Case("sample", "check", "", [index])
     yield Case("sample", "tune", "100", [index, queries, qrels])
     yield Case("sample", "analyse", "10", [qrels, *runs, "--queries", queries, "--out", str(own / "analysis")])
-    yield Case("sample", "explain", "1 × 1", ["--query", "how do bees", "--docid", first, "--collection", index])
+    yield Case("sample", "explain", "1 × 1", ["--query", "how do bees", "--id", first, "--collection", index])
     yield Case("sample", "delete", "1 document", [index, first], changes=index)
     yield Case("sample", "merge", "", [index], changes=index)
     exported = str(own / "exported")

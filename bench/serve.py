@@ -285,8 +285,9 @@ def cpu_seconds(process: int) -> float:
 
 
 @contextmanager
-def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def running(command: list[str], port: int, log: Path = Path(os.devnull)) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as errors:
+        process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=errors)
     try:
         end = time.monotonic() + 120
         while True:
