@@ -37,7 +37,7 @@ def test_ten_answers_unless_told(rankwell: Rankwell, index: Path) -> None:
     found = json.loads(rankwell("search", index, QUESTION, "--json").out)
     assert (found["qid"], len(found["results"])) == ("1", 10)
     first = found["results"][0]
-    assert (first["rank"], first["docid"]) == (1, Index.open(index).rank(QUESTION).docids[0])
+    assert (first["rank"], first["id"]) == (1, Index.open(index).rank(QUESTION).docids[0])
     assert first["text"].startswith("Bogus fish")
 
 
@@ -48,6 +48,15 @@ def test_json_has_the_words_to_highlight(rankwell: Rankwell, index: Path) -> Non
     assert {"Bogus", "fish"} <= set(texts[0])
     assert {"Bogue", "fish"} <= set(texts[1])
     assert "of" not in texts[0]
+
+
+def test_markdown_is_printed_plain(rankwell: Rankwell) -> None:
+    Path("notes").mkdir()
+    Path("notes/bees.md").write_text("# Bees\n\nThey **shiver** in a [cluster](https://hive.example).\n")
+    assert rankwell("index", "notes", "--out", "i").code == 0
+    assert "They shiver in a cluster." in rankwell("search", "i", "cluster").out
+    (row,) = json.loads(rankwell("search", "i", "cluster", "--json").out)["results"]
+    assert [row["text"][begin:end] for begin, end in row["matches"]] == ["cluster"]
 
 
 def test_a_title_is_printed_above_its_text(rankwell: Rankwell) -> None:
@@ -133,16 +142,16 @@ def test_a_question_is_re_ranked(rankwell: Rankwell, index: Path, tiny_checkpoin
     found = json.loads(rankwell("rerank", QUESTION, *common, "--depth", "5", "-k", "3", "--json").out)
     candidates = Index.open(index).rank(QUESTION, k=5).docids
     assert len(found["results"]) == 3
-    assert {row["docid"] for row in found["results"]} < set(candidates)
+    assert {row["id"] for row in found["results"]} < set(candidates)
     rankwell("search", index, QUESTION, "--k", "5", "--out", "first.run")
     rankwell("rerank", "first.run", "--queries", QUESTION, *common, "--out", "b.run")
-    assert read_run("b.run")["1"].docids[:3] == tuple(row["docid"] for row in found["results"])
+    assert read_run("b.run")["1"].docids[:3] == tuple(row["id"] for row in found["results"])
 
 
 def test_a_small_collection_needs_no_index(rankwell: Rankwell, tiny_checkpoint: Path) -> None:
     Path("c.tsv").write_text("a\tbees\nb\twasps\n")
     found = json.loads(rankwell("rerank", "honey", "--collection", "c.tsv", "--model", tiny_checkpoint, "--json").out)
-    assert {row["docid"] for row in found["results"]} == {"a", "b"}
+    assert {row["id"] for row in found["results"]} == {"a", "b"}
     Path("c.tsv").write_text("".join(f"d{n}\tbees\n" for n in range(1001)))
     done = rankwell("rerank", "honey", "--collection", "c.tsv", "--model", tiny_checkpoint)
     assert "c.tsv has more than 1,000 documents; index it first" in done.complaint
@@ -174,16 +183,16 @@ def test_documents_to_explain_are_named_by_id_or_file(rankwell: Rankwell, index:
         for arguments in (
             (*typed, "--document", text),
             (*typed, "--document", "d.txt"),
-            (*typed, "--docid", docid, "--index", index),
-            (*typed, "--docid", docid, "--collection", index),
+            (*typed, "--id", docid, "--index", index),
+            (*typed, "--id", docid, "--collection", index),
         )
     ]
     assert json.loads(explained[0])["document"] == text
     assert len(set(explained)) == 1
     for arguments, problem in (
-        ((*typed, "--docid", "nowhere", "--index", index), f"no document 'nowhere' in {index}"),
-        ((*typed, "--docid", docid), "--docid needs --collection"),
-        (typed, "give the document as --document TEXT, or as --docid ID with --collection"),
+        ((*typed, "--id", "nowhere", "--index", index), f"no document 'nowhere' in {index}"),
+        ((*typed, "--id", docid), "--id needs --collection"),
+        (typed, "give the document as --document TEXT, or as --id ID with --collection"),
     ):
         assert rankwell("explain", "--model", tiny_checkpoint, *arguments).complaint == problem
 

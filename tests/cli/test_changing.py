@@ -27,7 +27,7 @@ def products(rankwell: Rankwell) -> None:
 
 def docids(searched: Any) -> list[str]:
     assert searched.code == 0, searched.err
-    return [row["docid"] for row in json.loads(searched.out)["results"]]
+    return [row["id"] for row in json.loads(searched.out)["results"]]
 
 
 def test_update_delete_and_merge(rankwell: Rankwell, products: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,7 @@ def test_re_ranking_by_a_system_gives_the_same(
         answers = json.loads(done.out)["results"]
         best = system.search(query.text, DEPTH)
         expected = Ranking.of([answer.docid for answer in best], [answer.score for answer in best])
-        shown = Ranking.of([answer["docid"] for answer in answers], [answer["score"] for answer in answers])
+        shown = Ranking.of([answer["id"] for answer in answers], [answer["score"] for answer in answers])
         assert_equal(Run({"q": shown}), Run({"q": expected}))
 
     first = system.first_stage.search(asked, K)

@@ -111,9 +111,7 @@ def test_one_command_searches_joins_and_re_ranks(rankwell: Callable[..., Any], i
     done = rankwell("rerank", question, "--collection", "few", "--hybrid", "--fuse", "0.5", "--depth", "5", "--json")
     assert len(json.loads(done.out)["results"]) == 5
     words = rankwell("rerank", question, "--collection", "few", "--depth", "5", "--json").out
-    assert {row["docid"] for row in json.loads(words)["results"]} != {
-        row["docid"] for row in json.loads(done.out)["results"]
-    }
+    assert {row["id"] for row in json.loads(words)["results"]} != {row["id"] for row in json.loads(done.out)["results"]}
     wrong = rankwell("rerank", first, "--queries", "q.tsv", "--collection", index, "--hybrid")
     assert wrong.complaint == "--hybrid finds the candidates for a question; a run has its own"
 

@@ -33,7 +33,7 @@ def test_a_question_is_answered(rankwell: Call, system: System) -> None:
     assert done.code == 0, done.err
     answers = json.loads(done.out)["results"]
     expected = system.search("how do bees keep warm", k=4)
-    assert [(row["docid"], row["text"]) for row in answers] == [(answer.docid, answer.text) for answer in expected]
+    assert [(row["id"], row["text"]) for row in answers] == [(answer.docid, answer.text) for answer in expected]
 
 
 @pytest.mark.parametrize("options", [["--k1", "1"], ["--hybrid", "0.5"], ["--encoder", "x"]])

@@ -18,6 +18,7 @@ from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs import stored
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.prompts import Prompt
 from rankwell.inputs.stored import StoredTokens, tokens_name
 from rankwell.inputs.tokenizer import Tokenizer
 
@@ -69,6 +70,11 @@ def test_tokens_of_another_tokenizer_are_others(
 ) -> None:
     names = {tokens_name(one, stems=stems) for one in (tokenizer, marked_tokenizer) for stems in (False, True)}
     assert len(names) == 4
+    prompts = [Prompt(between=f"\n{text}: ", joined=False) for text in ("Text", "Passage")]
+    for prompt in prompts:  # what stands before a document is tokenised with it
+        parts = tokenizer._backend, tokenizer._names, tokenizer.max_length
+        names.add(tokens_name(Tokenizer(*parts, prompt=prompt, lock=tokenizer._lock)))
+    assert len(names) == 6
     StoredTokens.open(store.documents, tokenizer)
     StoredTokens.open(store.documents, tokenizer, stems=True)
     assert sorted(path.name for path in store.folder.glob("tokens-*")) == [

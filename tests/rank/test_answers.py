@@ -9,7 +9,7 @@ import pytest
 from rankwell.corpus.formats import write_documents
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
-from rankwell.rank.answers import Answer, AnswerMatches, Match, match_answers, read_answers, snippet
+from rankwell.rank.answers import Answer, AnswerMatches, Match, match_answers, plain_text, read_answers, snippet
 from rankwell.rank.texts import Texts, open_texts
 from rankwell.retrieve.index import Index
 
@@ -21,6 +21,24 @@ def shown(words: list[str], length: int) -> str:
     begin, end = snippet(TEXT, matches, length)
     assert end - begin <= length
     return TEXT[begin:end]
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("# Tea\nis **hot**, *fresh* and ~~cold~~", "Tea\nis hot, fresh and cold"),
+        (
+            "see [the **page**](https://a.example/b_(c)) or ![a cup](cup.png), [[notes/x|notes]], [[Tea]]",
+            "see the page or a cup, notes, Tea",
+        ),
+        ("```python\n# a **b** c\n```\n> said `x*y*z`", "# a **b** c\nsaid x*y*z"),
+        ("a|b\n--|--\n__init__, snake_case, 2 * 3 * 4\n---\n- item", "a|b\n__init__, snake_case, 2 * 3 * 4\n- item"),
+        ("[open **never [closed](", "[open **never [closed]("),
+    ],
+)
+def test_markdown_is_shown_plain(text: str, plain: str) -> None:
+    assert plain_text("notes/a.md", text) == plain_text("A.Markdown#2", text) == plain
+    assert plain_text("notes/a.txt", text) == plain_text("sku-1", text) == text
 
 
 def test_a_short_text_is_shown_whole() -> None:

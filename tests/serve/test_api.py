@@ -175,7 +175,7 @@ def test_only_the_first_documents_are_highlighted(sources: Sources) -> None:
 
 def test_an_explanation_is_that_of_rankwell_explain(client: Any, ranker: Ranker, served_index: Path) -> None:
     text = Index.open(served_index).text("d3")
-    body = {"query": QUERY, "docid": "d3", "layer": 1, "head": 2, "attention": "strm", "links": 3}
+    body = {"query": QUERY, "id": "d3", "layer": 1, "head": 2, "attention": "strm", "links": 3}
     answer = client.post("/explain", json=body).json()
     own = explain(ranker, QUERY, text, attention="strm")
     for name, value in own.as_dict(1, 2).items():
@@ -184,7 +184,7 @@ def test_an_explanation_is_that_of_rankwell_explain(client: Any, ranker: Ranker,
     assert [link["weight"] for link in answer["links"]] == pytest.approx(
         [link.weight for link in own.strongest(1, 2, most=3)], abs=1e-5
     )
-    same = client.post("/explain", json={**{k: v for k, v in body.items() if k != "docid"}, "document": text}).json()
+    same = client.post("/explain", json={**{k: v for k, v in body.items() if k != "id"}, "document": text}).json()
     assert same["attention"] == answer["attention"]
 
 
@@ -205,7 +205,7 @@ def test_an_explanation_is_that_of_rankwell_explain(client: Any, ranker: Ranker,
         ("/search", {"query": "a", "k": 600, "from": 600}, 422, "1,200"),
         ("/search", {"query": "a", "stages": "all"}, 422, "stages"),
         ("/explain", {"query": "a"}, 422, "expected either"),
-        ("/explain", {"query": "a", "docid": "nowhere"}, 404, "document"),
+        ("/explain", {"query": "a", "id": "nowhere"}, 404, "document"),
         ("/explain", {"query": "a", "document": "b", "layer": 99}, 422, "layer"),
         ("/reload", {}, 403, "key"),
         ("/nowhere", {}, 404, "no such path"),
@@ -292,7 +292,7 @@ def test_without_an_index_texts_are_ranked_all_the_same(tiny_checkpoint: Path) -
     with opened(Sources(None, (str(tiny_checkpoint),))) as client:
         assert client.post("/rerank", json={"query": "a", "texts": ["b"]}).status_code == 200
         assert client.post("/search", json={"query": "a"}).status_code == 409
-        assert client.post("/explain", json={"query": "a", "docid": "b"}).status_code == 409
+        assert client.post("/explain", json={"query": "a", "id": "b"}).status_code == 409
         assert client.get("/ready").json()["index"] is None
 
 
@@ -402,6 +402,7 @@ def test_the_description_is_whole_and_asks_no_other_host(client: Any) -> None:
     assert {"/rerank", "/search", "/explain", "/reload", "/models", "/ready"} <= described["paths"].keys()
     page = client.get("/docs")
     assert "POST /rerank" in page.text
+    assert f"curl {client.base_url}/rerank -d" in page.text
     assert re.findall(r"""(?:src|href)=["'](?!/)""", page.text) == []
     assert "default-src 'self'" in page.headers["content-security-policy"]
 
@@ -414,7 +415,17 @@ def test_half_a_surrogate_pair_of_a_document_does_no_harm(tmp_path: Path, tiny_c
         text = answer.json()["results"][0]["text"]
         (match,) = answer.json()["results"][0]["matches"]
         assert text[match["begin"] : match["end"]] == "hive"
-        assert client.post("/explain", json={"query": "hive", "docid": "x"}).status_code == 200
+        assert client.post("/explain", json={"query": "hive", "id": "x"}).status_code == 200
+
+
+def test_markdown_is_answered_plain_and_kept_as_it_is(tmp_path: Path) -> None:
+    text = "They **shiver** in a [cluster](https://hive.example)."
+    Index.build([Document("notes/bees.md", text)], tmp_path / "index")
+    with opened(Sources(tmp_path / "index")) as client:
+        (row,) = client.post("/search", json={"query": "cluster"}).json()["results"]
+        assert row["text"] == "They shiver in a cluster."
+        assert [row["text"][m["begin"] : m["end"]] for m in row["matches"]] == ["cluster"]
+        assert client.get("/documents/notes/bees.md").json()["text"] == text
 
 
 def test_limits_must_make_sense() -> None:

@@ -32,7 +32,7 @@ VALID = {
     "type": st.sampled_from(["auto", "none", "numeric"]),
     "model": st.sampled_from(["tiny", None]),
     "document": TEXT,
-    "docid": st.sampled_from(["d1", "d2", "x"]),
+    "id": st.sampled_from(["d1", "d2", "x"]),
     "layer": st.integers(1, 3),
     "head": st.sampled_from(["mean", 1, 9]),
     "attention": st.sampled_from(["full", "strm", "strict", "exact_match"]),

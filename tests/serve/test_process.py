@@ -283,7 +283,7 @@ def test_an_exported_model_is_served_without_torch(
     assert [row["index"] for row in rows] == [row["corpus_id"] for row in expected]
     assert [row["score"] for row in rows] == pytest.approx([row["score"] for row in expected], abs=1e-4)
     assert own.ask("POST", "/search", {"query": "bees"})[1]["results"]
-    assert own.ask("POST", "/explain", {"query": "bees", "docid": "d1"})[0] == 409
+    assert own.ask("POST", "/explain", {"query": "bees", "id": "d1"})[0] == 409
     status, out, _ = own.end(signal.SIGTERM)
     assert (status, out.split()) == (0, ["False", "True"])
 

@@ -26,7 +26,8 @@ from rankwell.rank.fusion import Shares
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
-from rankwell.serve.state import Sources, default_models
+from rankwell.serve import state
+from rankwell.serve.state import Holder, Sources, default_models
 
 from .conftest import opened
 
@@ -315,3 +316,13 @@ def test_a_service_re_ranks_what_its_model_reads_in_a_second(
     monkeypatch.setattr("rankwell.serve.state.reading_time", lambda model: (2048, seconds))
     with started(served_index, (tiny_checkpoint,)) as client:
         assert client.post("/search", json={"query": QUERY}).json()["depth"] == depth
+
+
+def test_a_reload_gives_the_memory_of_the_old_state_back(served_index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much comes back depends on the process: `bench/long_haul.py --reloads` measures it."""
+    given: list[int] = []
+    holder = Holder(Sources(served_index, reranks=False))
+    monkeypatch.setattr(state, "_give_memory_back", lambda: given.append(holder.state.generation))
+    holder.reload().result()
+    holder.reload().result()
+    assert given == [2, 3]

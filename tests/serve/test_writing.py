@@ -174,7 +174,7 @@ def test_searches_are_filtered_and_return_the_fields_they_ask_for(client: TestCl
         ({"query": 'a "b', "syntax": True}, "query, character 3: a quotation mark that is not closed"),
         ({"fields": ["price"]}, "fields: no document has a field 'price'; fields: lang, tags, year"),
         ({"filter": "x" * 100_001}, "filter: 100,001 characters; the limit is 100,000"),
-        ({"fitler": "year > 3"}, "fitler: there is no such field (known: query, model"),
+        ({"query": None, "fitler": "year > 3"}, "fitler: there is no such field (known: query, model"),
         ({"offset": 3}, "offset: there is no such field (known: query, model"),
     ],
 )

@@ -22,6 +22,7 @@ from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.sources import resolve_documents
 from rankwell.retrieve.bm25 import BM25
+from rankwell.retrieve.description import stored_columns
 from rankwell.retrieve.index import Index
 from rankwell_ray.build import IndexJob, build_index
 from rankwell_ray.search import Shard, ShardedIndex, search_in_shards
@@ -73,6 +74,7 @@ def test_shards_have_named_fields_titles_and_passages(tmp_path: Path) -> None:
         ("Warm socks", "three four"),
         ("Blue hat", "five six"),
     ]
+    assert stored_columns(tmp_path / "index") == columns
 
 
 @pytest.mark.parametrize("k", [1, 3, 40, 2000])

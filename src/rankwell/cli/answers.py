@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,11 +27,12 @@ LINES = 3
 def print_answers(result: RunResult, *, as_json: bool, filter: str | None = None) -> None:
     """Print the answers of each query, best first, or why there are none."""
     from rankwell.corpus.records import Ranking
-    from rankwell.rank.answers import did_you_mean, explain_nothing, match_answers, read_answers
+    from rankwell.rank.answers import did_you_mean, explain_nothing, match_answers, plain_text, read_answers
 
     console = make_console(soft_wrap=True)
     for query in result.queries:
         answers = read_answers(result.run.get(query.qid, Ranking.of((), ())), result.texts)
+        answers = [replace(answer, text=plain_text(answer.docid, answer.text)) for answer in answers]
         matches, meant = match_answers(query.text, answers, result.texts), did_you_mean(result.texts, query.text)
         if as_json:
             print(_as_json(query, answers, matches, meant))
@@ -69,7 +71,8 @@ def show_answers(
         if answer.text:
             _show_text(console, answer.text, words.text, lines)
         if answer.metadata:
-            shown = "  ".join(f"{name}: {_as_text(value)}" for name, value in answer.metadata.items())
+            listed = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in answer.metadata.items()}
+            shown = "  ".join(f"{name}: {value}" for name, value in listed.items())
             room = console.width - 6
             shown = shown if len(shown) <= room else f"{shown[: room - 1].rstrip()}…"
             console.print(f"     {shown}", style="dim", markup=False)
@@ -95,15 +98,11 @@ def _show_text(console: Console, text: str, matches: Sequence[Match], lines: int
         console.print(Text(" " * 5) + line)
 
 
-def _as_text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[AnswerMatches], meant: str | None) -> str:
     rows = [
         {
             "rank": rank,
-            "docid": answer.docid,
+            "id": answer.docid,
             "score": answer.score,
             "title": answer.title,
             "text": answer.text,

@@ -31,12 +31,10 @@ def explain(
     document: Annotated[
         str | None, typer.Option("--document", help="The document: its text, a file, or - for standard input.")
     ] = None,
-    docid: Annotated[str | None, typer.Option("--docid", help="The document's id in --collection.")] = None,
+    docid: Annotated[str | None, typer.Option("--id", help="The document's id in --collection.")] = None,
     collection: Annotated[
         str | None,
-        typer.Option(
-            "--collection", "--index", help="The collection of --docid: an index, a system, a file or a folder."
-        ),
+        typer.Option("--collection", "--index", help="The collection of --id: an index, a system, a file or a folder."),
     ] = None,
     model: Annotated[
         str, typer.Option("--model", metavar="MODEL", help="A checkpoint folder, or a name on the Hugging Face hub.")
@@ -67,7 +65,7 @@ def explain(
 
         rankwell explain --model my-model --query "what kind of fish is bogue" --document "Bogus fish is a plague."
 
-        rankwell explain --query "what kind of fish is bogue" --docid 7 --collection my-index
+        rankwell explain --query "what kind of fish is bogue" --id 7 --collection my-index
 
         rankwell explain --model my-model --query … --document … --layer 6 --head 3 --out map.png
 
@@ -82,7 +80,7 @@ def explain(
 
     needs(context, {"docid": "collection"})
     if (document is None) == (docid is None):
-        raise RankwellError("give the document as --document TEXT, or as --docid ID with --collection")
+        raise RankwellError("give the document as --document TEXT, or as --id ID with --collection")
     if out is not None:
         check_picture(out)
     shown: Head = "mean" if head == "mean" else _number(head)

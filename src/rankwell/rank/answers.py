@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -12,6 +13,33 @@ from rankwell.corpus.records import Document, Metadata, Ranking
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.spelling import suggest
+
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~).*\n?", re.MULTILINE)
+_LINE = re.compile(r"^(?:[ \t]*(?:#{1,6}[ \t]+|>[ \t]?)+|[ \t|:=*_-]{3,}(?:\n|\Z))", re.MULTILINE)
+"""Marks of headings and quotations, and rules."""
+_MARKED = re.compile(
+    r"`([^`\n]+)`|\[\[(?:[^][|\n]*\|)?([^][|\n]+)]]|!?\[([^][\n]*)]\((?:[^()\n]|\([^()\n]*\))*\)"
+    r"|(\*{1,3}|~~)(?=\S)([^*~\n]+)(?<=\S)\4"
+)
+
+
+def plain_text(docid: str, text: str) -> str:
+    """A text to show: without marks, addresses of links and rules if it is of a Markdown file.
+
+    >>> plain_text("tea.md", "## Tea\\nis **[hot](https://tea.example)**, `x*y*z`")
+    'Tea\\nis hot, x*y*z'
+    """
+    if not re.search(r"\.(?:md|markdown)(?:#\d+)?$", docid, re.IGNORECASE):
+        return text
+    parts = _FENCE.split(text)  # those between two fences are code
+    parts[::2] = [_MARKED.sub(_unmarked, _LINE.sub("", part)) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _unmarked(found: re.Match[str]) -> str:
+    code, page, link, _, words = found.groups()
+    return code or page or _MARKED.sub(_unmarked, words or link or "")
+
 
 # Which words of a text have the stem of a word of the query: what a page or a terminal highlights
 

@@ -134,7 +134,8 @@ class ScoreCache:
 
         A time of modification can be copied from another file, that of the last change of any kind cannot.
         """
-        stats = [(str(file), *_version(file.stat())) for file in model_files(folder)]
+        files = ((file, file.stat()) for file in model_files(folder))
+        stats = [(str(file), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for file, s in files]
         digest: str | None = None
         with self._trouble("read"), self._lock:
             row = self._connected().execute("SELECT digest FROM models WHERE files = ?", [repr(stats)]).fetchone()
@@ -244,7 +245,3 @@ def _is_intact(name: bytes, record: object) -> bool:
 def _rows(keys: Keys) -> list[bytes]:
     data = np.ascontiguousarray(keys).tobytes()
     return [data[begin : begin + KEY_BYTES] for begin in range(0, len(data), KEY_BYTES)]
-
-
-def _version(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

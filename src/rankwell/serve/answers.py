@@ -8,7 +8,7 @@ from itertools import islice
 from rankwell.corpus.analyser import Word
 from rankwell.corpus.records import Ranking
 from rankwell.inputs.reader import LaidOutPairs
-from rankwell.rank.answers import did_you_mean, explain_nothing, match_words
+from rankwell.rank.answers import did_you_mean, explain_nothing, match_words, plain_text
 from rankwell.rank.engines.engine import Logits, probability, relevance
 from rankwell.serve.formats import Answer, Explain, Search
 from rankwell.serve.state import Found, Model, State
@@ -77,7 +77,7 @@ def read_documents(state: State, docids: Sequence[str], fields: Sequence[str] | 
     return {
         docid: {
             "title": title,
-            "text": text,
+            "text": text and plain_text(docid, text),
             "fields": {name: value for name, value in metadata.items() if fields is None or name in fields},
             "title_matches": [],
             "matches": [],

@@ -51,6 +51,7 @@ class ApiError(Exception):
     """An error response: status, kind and a one-line message."""
 
     def __init__(self, status: int, kind: str, message: str, headers: dict[str, str] | None = None):
+        message = " ".join(message.splitlines())  # which may name a field of the client's
         super().__init__(message)
         self.status, self.kind, self.message, self.headers = status, kind, message, headers or {}
 
@@ -127,7 +128,8 @@ def validated(shape: type[Parsed], fields: dict[str, Any]) -> Parsed:
     try:
         return shape.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        problems = error.errors(include_input=False, include_url=False, include_context=False)
+        first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")  # a field may be misnamed
         place, line = ".".join(map(str, first["loc"])) or "body", first["msg"]
         if first["type"] == "extra_forbidden":
             known = ", ".join(field.alias or name for name, field in shape.model_fields.items())

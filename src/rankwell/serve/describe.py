@@ -76,9 +76,10 @@ SEARCH_PARAMETERS = [
 STYLE = (
     ":root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}"
     "body{max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "pre{overflow:auto;padding:.75rem;border:1px solid #8886;border-radius:.4rem;font-size:.8rem}h2{margin-top:2rem}"
-    "code{font-family:ui-monospace,monospace}table{border-collapse:collapse;font-size:.9rem}"
+    "pre{white-space:pre-wrap;overflow-wrap:anywhere;padding:.75rem;border:1px solid #8886;border-radius:.4rem"
+    ";font-size:.8rem}h2{margin-top:2rem;overflow-wrap:anywhere}code{font-family:ui-monospace,monospace}table{border-collapse:collapse;font-size:.9rem}"
     "td,th{padding:.25rem .75rem .25rem 0;text-align:left;vertical-align:top;border-bottom:1px solid #8883}"
+    "@media(max-width:40rem){table{font-size:.75em}td,th{padding-right:.4rem;overflow-wrap:anywhere;min-width:3.2rem}td:first-child{min-width:6rem}}"
 )
 
 
@@ -99,7 +100,7 @@ def describe_api(app: FastAPI) -> dict[str, Any]:
     return described
 
 
-def docs_page(described: dict[str, Any]) -> str:
+def docs_page(described: dict[str, Any], address: str) -> str:
     """The description as a plain page: each path with a command to try, and the fields of its body."""
     schemas = described["components"]["schemas"]
     examples = {body.__name__: example for accepted in _BODIES.values() for body, example in accepted.items()}
@@ -109,11 +110,11 @@ def docs_page(described: dict[str, Any]) -> str:
             about = escape(operation.get("description", ""))
             parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{about}</p>")
             if method == "get":
-                parts.append(_command(path + "?q=bees" * ("parameters" in operation)))
+                parts.append(_command(address + path + "?q=bees" * ("parameters" in operation)))
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
             for choice in body.get("anyOf", [body] if body else []):
                 name = choice["$ref"].rsplit("/", 1)[-1]
-                parts.append(_command(path, examples[name]) + _fields(schemas[name]))
+                parts.append(_command(address + path, examples[name]) + _fields(schemas[name]))
     errors = "".join(_row(f"<code>{status}</code>", escape(line)) for status, line in _ERRORS.items())
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>rankwell: API</title>'
     return (
@@ -125,10 +126,10 @@ def docs_page(described: dict[str, Any]) -> str:
     )
 
 
-def _command(path: str, body: dict[str, Any] | None = None) -> str:
-    """A curl command for this path; the address is that of the default port."""
+def _command(url: str, body: dict[str, Any] | None = None) -> str:
+    """A curl command for this address."""
     data = "" if body is None else f" -d '{json.dumps(body, ensure_ascii=False)}'"
-    return f"<pre>curl {escape(f'http://localhost:8000{path}{data}')}</pre>"
+    return f"<pre>curl {escape(f'{url}{data}')}</pre>"
 
 
 def _fields(schema: dict[str, Any]) -> str:

@@ -135,7 +135,7 @@ class Explain(Body):
     """A pair to explain: a document's text, or its id in the index."""
 
     document: str | None = Field(None, description="The document's text.")
-    docid: Annotated[str, StringConstraints(max_length=4096)] | None = Field(
+    id: Annotated[str, StringConstraints(max_length=4096)] | None = Field(
         None, description="Instead of its text: its id in the index."
     )
     layer: int | None = Field(None, ge=1, le=LARGEST, description="Layer of the attention map. Default: the last.")

@@ -284,7 +284,7 @@ async def openapi(request: Request) -> Response:
 @get(description, "/docs")
 async def docs(request: Request) -> Response:
     """The description as a page."""
-    return HTMLResponse(docs_page(request.app.state.description))
+    return HTMLResponse(docs_page(request.app.state.description, str(request.base_url).rstrip("/")))
 
 
 @get(description, "/docs.css")

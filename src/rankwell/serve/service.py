@@ -70,7 +70,9 @@ class Service:
         self._explaining = ThreadPoolExecutor(1, "rankwell-explain")
         # One thread, so that large answers wait for each other and not for searches.
         self._answering = ThreadPoolExecutor(1, "rankwell-answer")
-        self._searches = WorkQueue("rankwell-search", partial(run_whole, _search), _searches_at_once)
+        self._searches = WorkQueue(
+            "rankwell-search", partial(run_whole, _search), lambda group: SEARCH_BATCH if group[0].hybrid else 1
+        )
         self._writes = WorkQueue("rankwell-write", self._write, lambda _: WRITE_BATCH)
         self._queues: tuple[WorkQueue[Any, Any, Any], ...] = (self.engine, self._searches, self._writes)
         self._suit(self.state)
@@ -289,9 +291,9 @@ class Service:
             raise ApiError(409, "unavailable", f"{model.name} cannot be explained: {problem}")
         self._check_query(body)
         label = self._type(body, model)
-        if (body.document is None) == (body.docid is None):
-            raise _invalid("document: expected either document or docid")
-        docid = as_id(body.docid or "")
+        if (body.document is None) == (body.id is None):
+            raise _invalid("document: expected either document or id")
+        docid = as_id(body.id or "")
         document = body.document if body.document is not None else self._index_with(state, docid).text(docid)
         self._check_text("document", document, self.limits.explained_characters)
         if self._explanations >= self.limits.explanations:
@@ -306,7 +308,7 @@ class Service:
         finally:
             self._explanations -= 1
         about["tokens"] = len(answer["tokens"])
-        return {**answer, "docid": body.docid, "model": model.name}
+        return {**answer, "id": body.id, "model": model.name}
 
     async def reload(self) -> Answer:
         """Reopen index and models. The old ones are served until that succeeds."""
@@ -500,7 +502,3 @@ SearchGroup = tuple[State, str, int, Scope]
 def _search(group: SearchGroup, queries: Sequence[str]) -> list[Found]:
     state, first, k, scope = group
     return state.search(first, queries, k, scope)
-
-
-def _searches_at_once(group: SearchGroup) -> int:
-    return SEARCH_BATCH if group[0].hybrid else 1

@@ -6,11 +6,12 @@ index and one model even if they are reloaded meanwhile; an old state is closed 
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -381,6 +382,12 @@ WriteJob = Document | str
 """A document to add or replace, or the id of one to delete."""
 
 
+def _give_memory_back() -> None:
+    """Return to the system what an old state took, which glibc would keep for later."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class Holder:
     """Holds the current state, and replaces it by a new one of the same sources."""
 
@@ -465,6 +472,7 @@ class Holder:
                 with self._lock:
                     fresh = self.state = open_state(self.sources, self.state.generation + 1)
                     self._written_by = Models()
+                _give_memory_back()
                 result.set_result(fresh)
             except BaseException as error:
                 result.set_exception(error)

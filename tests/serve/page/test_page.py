@@ -76,8 +76,8 @@ def test_a_title_stands_above_its_text(start_site: Opened, searched: Opened, tmp
     page = searched(start_site(index=tmp_path / "titled"), "winter hive")
     assert page.texts(".card .heading") == ["Bees <b>in</b> winter"]
     assert page.texts(".card .heading mark.match") == ["winter"]
-    assert page.run("document.querySelector('.card[data-docid=x] .text').textContent") == "They live in a hive."
-    page.run("document.querySelector('.card[data-docid=x] .name').click()")
+    assert page.run("document.querySelector('.card[data-id=x] .text').textContent") == "They live in a hive."
+    page.run("document.querySelector('.card[data-id=x] .name').click()")
     page.until("document.querySelector('#panel .heading')")
     assert page.texts("#panel h2 mark.match") == ["winter"]
 
@@ -120,7 +120,8 @@ def test_a_click_on_a_value_filters_by_it(start_site: Opened, searched: Opened, 
         for docid, lang, year in (("x", "de", 2014), ("y", "it's", 2015), ("z", "it's", 2016))
     ]
     Index.build(documents, tmp_path / "fields")
-    page = searched(start_site(index=tmp_path / "fields"), "winter hive")
+    site = start_site(index=tmp_path / "fields")
+    page = searched(site, "winter hive")
     assert sorted(rank_free(shown(page, 0))) == ["x", "y", "z"]
     for value, docids, filter in (
         ("it's", ["y", "z"], "lang = 'it''s'"),
@@ -132,6 +133,11 @@ def test_a_click_on_a_value_filters_by_it(start_site: Opened, searched: Opened, 
         assert page.state()["filter"] == filter
     page.run("document.querySelector('.chip[aria-label^=Remove]').click()")
     page.until("document.querySelectorAll('.column[data-side=\"0\"] .card').length === 3")
+    page.open(site.at(q="winter", filter="prize > 3"))
+    page.until("document.querySelector('.notice.error .actions button')")
+    page.run("document.querySelector('.notice.error .actions button').click()")
+    page.until("document.querySelectorAll('.column[data-side=\"0\"] .card').length === 3")
+    assert "filter" not in page.state()
 
 
 def test_matches_and_split_words_are_marked_where_the_service_says(searched: Opened, site: Any) -> None:
@@ -139,7 +145,7 @@ def test_matches_and_split_words_are_marked_where_the_service_says(searched: Ope
     said = {row["id"]: row for row in [*said["first"], *said["results"]]}
     page = searched(site, "bees winter", k=25)
     for docid in ("emoji", "bogue", "html"):
-        text, card = list(said[docid]["text"]), f'.column[data-side="0"] .card[data-docid="{docid}"]'
+        text, card = list(said[docid]["text"]), f'.column[data-side="0"] .card[data-id="{docid}"]'
         cut = {
             kind: ["".join(text[s["begin"] : s["end"]]) for s in said[docid][kind]]
             for kind in ("matches", "split_words")
@@ -152,8 +158,8 @@ def test_matches_and_split_words_are_marked_where_the_service_says(searched: Ope
     assert "bog + ue" in page.run("[...document.querySelectorAll('.split')].find((s) => s.innerText === 'bogue').title")
     assert page.run("[document.querySelector('#injected'), window.injected ?? null]") == [None, None]
     # Of a long text the stretch with the matches is shown, not its beginning.
-    assert page.text('[data-docid="long"] .text').startswith("…")
-    assert page.texts('.column[data-side="0"] [data-docid="long"] mark') == ["winter", "bees"]
+    assert page.text('[data-id="long"] .text').startswith("…")
+    assert page.texts('.column[data-side="0"] [data-id="long"] mark') == ["winter", "bees"]
 
 
 def test_everything_can_be_done_with_the_keyboard(searched: Opened, site: Any) -> None:
@@ -167,9 +173,9 @@ def test_everything_can_be_done_with_the_keyboard(searched: Opened, site: Any) -
     both = set(rank_free(shown(page, 0))) & set(rank_free(shown(page, 1)))
     for _ in range(next(n for n, docid in enumerate(rank_free(shown(page, 1))) if docid in both)):
         page.press("ArrowDown")
-    docid = page.run(f"{focused}.dataset.docid")
+    docid = page.run(f"{focused}.dataset.id")
     page.press("ArrowLeft")
-    assert page.run(f"[{focused}.dataset.side, {focused}.dataset.docid]") == ["0", docid]
+    assert page.run(f"[{focused}.dataset.side, {focused}.dataset.id]") == ["0", docid]
     page.press("Enter")
     page.until("document.querySelector('#panel').open")
     assert page.state() == {"q": QUERY, "doc": docid, "by": "bm25"}
@@ -180,7 +186,7 @@ def test_everything_can_be_done_with_the_keyboard(searched: Opened, site: Any) -
     page.press("Escape")
     page.until("!document.querySelector('#panel').open && !location.search.includes('doc=')")
     assert page.state() == {"q": QUERY}
-    assert page.run(f"{focused}?.dataset.docid") == docid
+    assert page.run(f"{focused}?.dataset.id") == docid
 
 
 def test_two_models_are_compared_by_their_own_ranks(searched: Opened, site: Any) -> None:
@@ -222,7 +228,7 @@ def test_the_address_holds_the_state_and_back_undoes(new_page: Opened, searched:
 def test_the_explanation_shows_tokens_words_and_the_attention_of_each_cell(new_page: Opened, site: Any) -> None:
     page = new_page(site.at(q="bogue fish", doc="bogue", by="tiny", why=1))
     page.until("document.querySelector('canvas')")
-    said = site.answer("/explain", query="bogue fish", docid="bogue", model="tiny")
+    said = site.answer("/explain", query="bogue fish", id="bogue", model="tiny")
     pieces = [token["piece"].removeprefix("##") for token in said["tokens"]]
     assert page.texts(".flow .token i") == pieces
     split = [word for word in said["words"] if len(word["positions"]) > 1]
@@ -251,7 +257,7 @@ def test_the_explanation_shows_tokens_words_and_the_attention_of_each_cell(new_p
     page.choose("Layer", "1")
     layer = """document.querySelector('#panel select[aria-label="Layer"]').value"""
     page.until(f"{layer} === '1' && !document.querySelector('#why[aria-busy]')")
-    first = site.answer("/explain", query="bogue fish", docid="bogue", model="tiny", layer=1)
+    first = site.answer("/explain", query="bogue fish", id="bogue", model="tiny", layer=1)
     assert cell() == expected(first) != expected(said)
     assert page.state()["layer"] == "1"
     x, y = page.run(
@@ -266,7 +272,7 @@ def test_the_explanation_shows_tokens_words_and_the_attention_of_each_cell(new_p
 def test_arrow_keys_begin_at_the_first_cell_and_keep_the_chosen_one_in_sight(new_page: Opened, site: Any) -> None:
     page = new_page(site.at(q="bogue winter", doc="long", by="tiny", why=1), 900, 500)
     page.until("document.querySelector('canvas')")
-    tokens = site.answer("/explain", query="bogue winter", docid="long", model="tiny")["tokens"]
+    tokens = site.answer("/explain", query="bogue winter", id="long", model="tiny")["tokens"]
     rows, columns = ([token["piece"] for token in tokens if token["field"] == f] for f in ("query", "document"))
 
     def cell() -> str:

@@ -43,7 +43,7 @@ def test_the_first_stage_answers_at_once_and_the_re_ranker_when_it_is_done(new_p
     assert shown(page, 1) == []
     assert page.text(".waiting") == "Re-ranking the top 25 …"
     page.run("document.querySelector('.card .name').focus()")
-    focused = "document.activeElement.closest('.card')?.dataset.docid"
+    focused = "document.activeElement.closest('.card')?.dataset.id"
     page.run("answer(200)")
     page.loaded("!document.querySelector('.waiting')")
     assert rank_free(shown(page, 1)) == [row["id"] for row in said["results"]]

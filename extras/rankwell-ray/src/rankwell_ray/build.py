@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
@@ -105,7 +105,9 @@ class IndexJob:
                 # Linked, not moved: if this process is killed, the next one needs the segments where they were made.
                 with atomic_folder(self.out / name, checksums=False) as temporary:
                     link_tree(shards.folder / name, temporary)
-            write_description(self.out, self.analyzer, hashes, store=self.store, weighted=False, expanded=False)
+            columns = asdict(self.columns) if self.columns and self.columns.named else None
+            kept: dict[str, Any] = {"store": self.store, "columns": columns}
+            write_description(self.out, self.analyzer, hashes, weighted=False, expanded=False, **kept)
         return Index.open(self.out)
 
     def refuse_taken(self) -> None:

@@ -104,7 +104,8 @@ function failed(error, state, retry, tries) {
   const fewer = depths(state.depth).filter((depth) => depth < state.depth && depth <= 50).pop();
   const partial = page.found?.lists.some((list) => list.rows.length) ? page.found : null;
   const less = partial && fewer && error.kind !== "unauthorized" && [`Re-rank the top ${fewer}`, () => go({ ...state, ...PANEL, page: 1, depth: fewer })];
-  const told = refusal(error, retry, tries, { less, during: partial && "Re-ranking failed" });
+  const unfiltered = error.kind === "validation" && state.filter && ["Search without the filter", () => go({ ...state, ...PANEL, page: 1, filter: "" })];
+  const told = refusal(error, retry, tries, { less: less || unfiltered, during: partial && "Re-ranking failed" });
   if (partial) {
     shown({ ...partial, lists: partial.lists.filter((list) => !list.pending) }, state);
     box.prepend(told);
@@ -124,7 +125,7 @@ function shown(found, state) {
   byId("about").replaceChildren(...about(found, state, actions).filter(Boolean));
   if (any) show(box, found, state, page.ready, actions);
   else box.replaceChildren(nothing(state, found));
-  if (focused) box.querySelector(`.card[data-side="${focused.side}"][data-docid="${CSS.escape(focused.docid)}"] .name`)?.focus({ preventScroll: true });
+  if (focused) box.querySelector(`.card[data-side="${focused.side}"][data-id="${CSS.escape(focused.id)}"] .name`)?.focus({ preventScroll: true });
   if (any && found.lists.some((list) => list.pending)) return;
   const names = found.lists.map((list) => title(list.name)).join(" and ");
   byId("said").textContent = any ? `${plural(found.candidates, "candidate")}, page ${count(state.page)}, ranked by ${names}.` : "Nothing found.";

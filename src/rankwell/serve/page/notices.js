@@ -30,9 +30,12 @@ export function refusal(error, retry, tries = 0, { less = null, during = null } 
   if (error.kind === "unauthorized") return keyForm(error, retry);
   const box = notice("error", `${head}.`, sentence(error.message));
   if (error.request) box.append(el("p", { class: "small" }, "Request ", el("code", {}, error.request)));
-  if (!AGAIN.has(error.kind)) return box;
-  const button = el("button", { type: "button", onclick: () => again() }, "Try again");
   const smaller = less && el("button", { class: "primary", type: "button", onclick: less[1] }, less[0]);
+  if (!AGAIN.has(error.kind)) {
+    if (smaller) box.append(el("p", { class: "actions" }, smaller));
+    return box;
+  }
+  const button = el("button", { type: "button", onclick: () => again() }, "Try again");
   // The countdown is not read out second by second.
   const clock = el("span", { class: "clock", "aria-hidden": "true" });
   box.append(el("p", { class: "actions" }, smaller ?? [], button, clock));

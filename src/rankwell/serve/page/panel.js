@@ -36,8 +36,8 @@ export function showPanel(state, page, actions) {
 
 function frame(state, page, actions) {
   const ranks = page.found.lists.map((list, side) => {
-    const own = list.rows.find((row) => row.docid === state.doc);
-    const rank = own?.rank ?? page.found.lists[1 - side]?.rows.find((row) => row.docid === state.doc)?.other;
+    const own = list.rows.find((row) => row.id === state.doc);
+    const rank = own?.rank ?? page.found.lists[1 - side]?.rows.find((row) => row.id === state.doc)?.other;
     return rank && el("span", {}, `${title(list.name)} `, el("b", {}, `#${rank}`), own && ` ${number(own.score)}`);
   }).filter(Boolean);
   const known = page.found.documents[state.doc];
@@ -81,7 +81,7 @@ async function explain(state, page, actions, tries = 0) {
   const layer = oneOf(model.layers, state.layer) ?? null;
   const head = oneOf(model.heads, state.head) ?? "mean";
   const rule = RULES.some(([name]) => name === state.rule) ? state.rule : null;
-  const body = { query: page.found.query, docid: state.doc, model: model.name, layer, head, attention: rule, type: null };
+  const body = { query: page.found.query, id: state.doc, model: model.name, layer, head, attention: rule, type: null };
   const asked = JSON.stringify(body);
   if (asked === held.asked) {
     if (held.explanation) draw(why, held.explanation, state, explainable, actions);

@@ -40,21 +40,21 @@ export function fields(named, state, go) {
 
 function card(row, side, list, found, state, { open, go: search }) {
   const other = found.lists[1 - side];
-  const text = found.documents[row.docid];
-  const to = address({ ...state, ...PANEL, doc: row.docid, by: list.name });
+  const text = found.documents[row.id];
+  const to = address({ ...state, ...PANEL, doc: row.id, by: list.name });
   const go = (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button === 1) return;
     event.preventDefault();
-    open(row.docid, list.name);
+    open(row.id, list.name);
   };
   const told = row.probability === null ? null : `Probability that this document is relevant, according to the model: ${number(row.probability)}`;
-  const link = el("a", { class: "name", href: to, onclick: go }, el("span", { class: "hidden" }, `Rank ${row.rank}, `), row.docid);
+  const link = el("a", { class: "name", href: to, onclick: go }, el("span", { class: "hidden" }, `Rank ${row.rank}, `), row.id);
   return el("li", {
     class: "card",
-    data: { docid: row.docid, side },
+    data: { id: row.id, side },
     onclick: (event) => {
       // A click anywhere opens, except one that ends a selection of text.
-      if (!event.target.closest("a, button") && String(getSelection()) === "") open(row.docid, list.name);
+      if (!event.target.closest("a, button") && String(getSelection()) === "") open(row.id, list.name);
     },
   },
   el("div", { class: "head" },
@@ -157,12 +157,12 @@ function watch(box, lines, found) {
       const head = element.querySelector(".head").getBoundingClientRect();
       return head.top + head.height / 2 - frame.top;
     };
-    const right = new Map([...box.querySelectorAll('.card[data-side="1"]')].map((one) => [one.dataset.docid, one]));
-    const moved = new Map(found.lists[1].rows.map((row) => [row.docid, row.moved]));
-    const paths = [...box.querySelectorAll('.card[data-side="0"]')].filter((one) => right.has(one.dataset.docid)).map((one) => {
-      const [a, b, w] = [middle(one), middle(right.get(one.dataset.docid)), frame.width];
-      const way = Math.sign(moved.get(one.dataset.docid) ?? 0);
-      return svg("path", { d: `M0 ${a}C${w / 2} ${a} ${w / 2} ${b} ${w} ${b}`, class: way > 0 ? "up" : way < 0 ? "down" : "same", "data-docid": one.dataset.docid });
+    const right = new Map([...box.querySelectorAll('.card[data-side="1"]')].map((one) => [one.dataset.id, one]));
+    const moved = new Map(found.lists[1].rows.map((row) => [row.id, row.moved]));
+    const paths = [...box.querySelectorAll('.card[data-side="0"]')].filter((one) => right.has(one.dataset.id)).map((one) => {
+      const [a, b, w] = [middle(one), middle(right.get(one.dataset.id)), frame.width];
+      const way = Math.sign(moved.get(one.dataset.id) ?? 0);
+      return svg("path", { d: `M0 ${a}C${w / 2} ${a} ${w / 2} ${b} ${w} ${b}`, class: way > 0 ? "up" : way < 0 ? "down" : "same", "data-id": one.dataset.id });
     });
     lines.replaceChildren(...paths);
   };
@@ -171,10 +171,10 @@ function watch(box, lines, found) {
 
 // The same document in the other list lights up with the one pointed at.
 function linkTwins(box) {
-  const light = (docid) => {
-    for (const one of box.querySelectorAll("[data-docid]")) one.classList.toggle("lit", one.dataset.docid === docid);
+  const light = (id) => {
+    for (const one of box.querySelectorAll("[data-id]")) one.classList.toggle("lit", one.dataset.id === id);
   };
-  const near = (event) => light(event.target.closest?.(".card")?.dataset.docid);
+  const near = (event) => light(event.target.closest?.(".card")?.dataset.id);
   for (const one of box.querySelectorAll(".columns")) {
     one.addEventListener("mouseover", near);
     one.addEventListener("focusin", near);
@@ -198,5 +198,5 @@ export function move(key, box) {
   if (key === "ArrowUp") return focus(own[at - 1]) || "top";
   const there = on(key === "ArrowLeft" ? 0 : 1);
   if (there.includes(here)) return false;
-  return focus(there.find((one) => one.dataset.docid === here.dataset.docid) ?? there[Math.min(at, there.length - 1)]);
+  return focus(there.find((one) => one.dataset.id === here.dataset.id) ?? there[Math.min(at, there.length - 1)]);
 }

@@ -20,8 +20,8 @@ export function sides(state, ready) {
 const filtered = (state) => (state.filter ? { filter: state.filter } : {});
 
 function row(entry, other, moved) {
-  const { rank, id: docid, score, probability = null } = entry;
-  return { rank, docid, score, probability, other, moved };
+  const { rank, id, score, probability = null } = entry;
+  return { rank, id, score, probability, other, moved };
 }
 
 // With two sides, the first stage's answer is shown as soon as it is there: `early` is called with it, and the side of
