@@ -64,7 +64,10 @@ QUESTIONS = {
     "How do I use clicks?": "clicks.train.csv",
     "How do I delete a document?": "rankwell delete my-index",
     "Which language?": "--language de",
+    "On a GPU?": "--device cuda",
     "How do I serve it?": "rankwell serve my-system",
+    "With Docker?": "docker run",
+    "What does a score mean?": "within one query",
     "How do I know that it is better?": "rankwell evaluate qrels.txt",
     "What does it cost in memory?": "316 MiB",
 }

@@ -56,8 +56,8 @@ from rankwell.retrieve.spelling import find_corrections
 from rankwell.retrieve.syntax import allowed_masks, find_exact, parse_syntax, plain_text, scored_prefixes
 
 QUERIES_AT_A_TIME = 256
-KNOWN = 2
-"""How many times a known word of a query counts beside one that was corrected."""
+RARE = 0.01
+"""A query with a known word of fewer than this share of the documents is searched as it is typed."""
 VIEWS = 16
 """Filters whose results are remembered."""
 Prepare = Callable[[DocumentStore], object]
@@ -482,8 +482,9 @@ class Index:
             texts = [query.text for query in batch]
             terms = [[*terms, *(self._more or ())] for terms in self.analyzer.terms_batch(texts)]
             if self._more is None:
-                for row, found in find_corrections(self.segments, self.analyzer, texts, terms, known).items():
-                    terms[row] = [*terms[row] * KNOWN, *(correction.term for correction in found)]
+                rare = RARE * len(self)
+                for row, found in find_corrections(self.segments, self.analyzer, texts, terms, known, rare).items():
+                    terms[row] += [correction.term for correction in found]
             batches.append((batch, self.search_terms(terms, bm25, k=k, threads=threads)))
         exact = find_exact(self.segments, self.documents, self.analyzer, queries, bm25, k)
         return NumberedRun(batches, self.documents, name=name, exact=exact, k=k)
@@ -555,13 +556,10 @@ def _joined_options(folder: Path, before: Mapping[str, Any], added: Mapping[str,
 
 def refuse_foreign_folder(folder: Path) -> None:
     """Raise unless a folder is missing, empty or left over from an interrupted build."""
-    if folder.exists() and not (folder.is_dir() and all(map(_is_index_file, folder.iterdir()))):
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    known = all(name == "lock" or name.startswith(TEMPORARY_PREFIX) or _is_part(name) for name in names)
+    if folder.exists() and not (folder.is_dir() and known):
         raise RankwellError(f"{folder} exists and is not an index; choose another name")
-
-
-def _is_index_file(path: Path) -> bool:
-    name = path.name
-    return name == "lock" or name.startswith(TEMPORARY_PREFIX) or _is_part(name)
 
 
 def _is_part(name: str) -> bool:
