@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from rankwell.core import native
 
 if TYPE_CHECKING:
     from rankwell.inputs.tokenizer import Tokenizer
@@ -56,9 +59,11 @@ def find_chromium() -> str | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Ctrl-C be tested where a background shell has its programs ignore it."""
+    """Let Ctrl-C be tested where a background shell has its programs ignore it, and outputs on a new machine."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What a test reads of a command's output does not depend on which test compiles first.
+    native.LONG = math.inf
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
