@@ -34,7 +34,7 @@ GIVEN_TRY, GIVEN_TIME = 1.2, 0.8
 SAVING = 0.03
 """The part of the time that is kept for writing the system and its report."""
 LEAST_FOUND = 0.1
-"""The RR@10 with which titles or headings must find their documents."""
+"""The mean of the measure with which titles or headings must find their documents."""
 TIMED_QUERIES, TIMED_SECONDS = 20, 5.0
 """How many queries are timed one by one, and for how long at most, or in a hundredth of the time if that is less."""
 
@@ -108,15 +108,8 @@ class Climb:
 
 def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     """Try the steps that there is time for. Errors in the lowest end the fit; a higher one that fails is left out."""
-    theirs = None
-    if task.engine is not None and len(task.parts.judged):
-        theirs = _read(task, clock, ENGINE, None) or _make(task, ENGINE, None, Plan())
-        say(line_of(theirs, task))
-    beaten = None if theirs is None else Bests.begin(theirs)
-    own = _read(task, clock, BASE, beaten) or _make(task, BASE, beaten, Plan())
-    say(line_of(own, task))
-    bests, seen = Bests.begin(own, theirs), set[str]()
-    tried: list[Result | Skipped] = [own] if theirs is None else [theirs, own]
+    tried, bests = _begin(task, clock, say)
+    seen = set[str]()
     steps, told, level = all_steps(task), False, judge.LEVEL
     for place, step in enumerate(steps):
         task.speed.left = min(task.speed.left, clock.left)
@@ -140,18 +133,27 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
             level -= 0.0 if outcome.kept else outcome.level  # what is kept hands its share on
             say(line_of(outcome, task))
         if step.given and task.queries_from is not None:
-            _check_headings(task, task.queries_from, bests.base)
+            _check_headings(task, bests.base)
     return Climb(task, tuple(tried), bests)
 
 
-def _check_headings(task: FitTask, kind: str, base: Result) -> None:
+def _begin(task: FitTask, clock: Clock, say: Say) -> tuple[list[Result | Skipped], Bests]:
+    """The user's engine, where its results are known, and BM25."""
+    results, bests = list[Result](), None
+    for step in (ENGINE, BASE) if task.engine is not None and len(task.parts.judged) else (BASE,):
+        results.append(_read(task, clock, step, bests) or _make(task, step, bests, Plan()))
+        bests = Bests.begin(results[-1], *results[:-1])
+        say(line_of(results[-1], task))
+    assert bests is not None
+    return [*results], bests
+
+
+def _check_headings(task: FitTask, base: Result) -> None:
     """Raise if titles or headings hardly find their documents: what is fitted to them would do harm."""
-    mean = mean_of(task.parts.judged, base.run, "RR@10")
-    if mean < LEAST_FOUND:
-        problem = f"the {kind} do not find their documents (RR@10 {mean:.3f} with {base.step.title})"
-        raise RankwellError(
-            f"--queries-from {kind}: {problem}, so they cannot be used as queries; leave the option out"
-        )
+    if base.mean < LEAST_FOUND:
+        kind, found = task.queries_from, f"{task.measure} {base.mean:.3f} with {base.step.title}"
+        problem = f"the {kind} do not find their documents ({found}), so they cannot be used as queries"
+        raise RankwellError(f"--queries-from {kind}: {problem}; leave the option out")
 
 
 def _try(task: FitTask, clock: Clock, step: Step, bests: Bests, say: Say, level: float) -> Result | Skipped | None:

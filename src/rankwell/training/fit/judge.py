@@ -25,16 +25,19 @@ def judge(task: FitTask, result: Result, bests: Bests | None, level: float) -> R
     of a step that is tested.
     """
     step = result.step
-    if bests is None or not result.count:
+    if not result.count:
+        return replace(result, becomes=step.replaces)
+    part = task.parts.judged.head(result.count)
+    ours = evaluate(part.qrels, result.run, [task.measure])
+    result = replace(result, mean=ours.mean[task.measure])
+    if bests is None:
         return replace(result, becomes=step.replaces)
     if result.settings in (bests.best.settings, bests.base.settings):
         # Its run may differ: each query was ranked by the settings chosen without it.
         same = bests.best if result.settings == bests.best.settings else bests.base
         becomes = tuple(name for name in step.replaces if getattr(bests, name) is None)
-        return replace(result, run=same.run, count=same.count, kept=False, becomes=becomes)
+        return replace(result, run=same.run, count=same.count, mean=same.mean, kept=False, becomes=becomes)
     others = {name: getattr(bests, name) for name in {*step.beats, *step.replaces}}
-    part = task.parts.judged.head(result.count)
-    ours = evaluate(part.qrels, result.run, [task.measure])
     verdicts = {
         name: compare_with(part, result, ours, other, level) for name, other in others.items() if other is not None
     }
@@ -45,7 +48,7 @@ def judge(task: FitTask, result: Result, bests: Bests | None, level: float) -> R
     contrast, _ = verdicts[failed]
     kept = contrast.difference > 0 and passed >= set(step.beats)
     spent = level if step.tested else 0.0
-    return replace(result, contrast=contrast, level=spent, mean=ours.mean[task.measure], kept=kept, becomes=becomes)
+    return replace(result, contrast=contrast, level=spent, kept=kept, becomes=becomes)
 
 
 def compare_with(part: Part, result: Result, ours: Evaluation, other: Result, level: float) -> tuple[Contrast, bool]:
