@@ -29,23 +29,18 @@ _KATAKANA = ((0x3031, 0x3035), (0x309B, 0x309C), (0x30A0, 0x30FF), (0x31F0, 0x31
 _HANGUL = ((0x1100, 0x11FF), (0x3131, 0x318E), (0xA960, 0xA97C), (0xAC00, 0xD7FB), (0xFFA0, 0xFFDC))
 
 
-def _class_of(code: int) -> int:
-    category = unicodedata.category(chr(code))
-    if category[0] == "L" or category == "Nl":
-        return LETTER
-    if category == "Nd":
-        return DIGIT
-    if category == "Pc":
-        return JOINER
-    if category[0] == "M" or category == "Cf":
-        return MARK
-    return OTHER
+_CATEGORIES = {"L": LETTER, "Nl": LETTER, "Nd": DIGIT, "Pc": JOINER, "M": MARK, "Cf": MARK}
+"""Classes by general category, or by its first letter."""
 
 
 @cache
 def class_table(cjk_pairs: bool = False) -> NDArray[np.uint8]:
     """The class of each character below :data:`TABLE_SIZE`."""
-    table = np.fromiter(map(_class_of, range(TABLE_SIZE)), np.uint8, TABLE_SIZE)
+    names = "".join(map(unicodedata.category, map(chr, range(TABLE_SIZE)))).encode()
+    first, second = np.frombuffer(names, np.uint8).reshape(TABLE_SIZE, 2).T
+    table = np.full(TABLE_SIZE, OTHER, np.uint8)
+    for name, kind in _CATEGORIES.items():
+        table[(first == ord(name[0])) & (second == ord(name[1]) if name[1:] else True)] = kind
     paired = ((_KATAKANA, IDEOGRAPH), (_HANGUL, IDEOGRAPH)) if cjk_pairs else ((_KATAKANA, KATAKANA),)
     for ranges, kind in ((_IDEOGRAPHS, IDEOGRAPH), *paired):
         for first, last in ranges:
@@ -59,10 +54,6 @@ def class_table(cjk_pairs: bool = False) -> NDArray[np.uint8]:
 @cache
 def lower_table() -> NDArray[np.int32]:
     """The lower-case form of each character below :data:`TABLE_SIZE`, where it is one character."""
-    table = np.arange(TABLE_SIZE, dtype=np.int32)
-    for code in range(TABLE_SIZE):
-        lower = chr(code).lower()
-        if len(lower) == 1:
-            table[code] = ord(lower)
-    table[ord("İ")] = ord("i")
-    return table
+    # Spaces between them, as the lower case of a sigma depends on its neighbours.
+    text = " ".join(map(chr, range(TABLE_SIZE))).replace("İ", "i").lower()
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.int32)[::2].copy()
