@@ -309,12 +309,18 @@ def test_shares_are_checked_before_anything_is_opened(
     assert problem in rankwell("serve", "--index", "nowhere", *options).complaint
 
 
-@pytest.mark.parametrize(("seconds", "depth"), [(0.1, 100), (0.2, 50), (0.5, 20), (3, 10)])
+@pytest.mark.parametrize(
+    ("words", "seconds", "depth"),
+    # Pairs of 50 tokens: 10 of the query, 3 of the template. Of 2,048 tokens in so many seconds, as many fit into one.
+    # A document of 1,000 words is read in three windows of 512 tokens.
+    [(37, 0.4, 100), (37, 0.8, 50), (37, 2, 20), (37, 4, 10), (37, 8, 5), (37, 9, 3), (370, 0.4, 10), (1000, 0.4, 3)],
+)
 def test_a_service_re_ranks_what_its_model_reads_in_a_second(
-    seconds: float, depth: int, served_index: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    words: int, seconds: float, depth: int, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rankwell.serve.state.reading_time", lambda model: (2048, seconds))
-    with started(served_index, (tiny_checkpoint,)) as client:
+    index = Index.build((Document(f"d{n}", "honey " * words) for n in range(40)), tmp_path / "index")
+    with started(index.folder, (tiny_checkpoint,)) as client:
         assert client.post("/search", json={"query": QUERY}).json()["depth"] == depth
 
 

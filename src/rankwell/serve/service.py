@@ -244,7 +244,8 @@ class Service:
         searching, scored = Entry(), None
         ms: dict[str, float | None] = dict.fromkeys((*state.first_stages, "rerank", "queue"))
         # Admitted before anything is searched: a refusal must not wait for other requests.
-        with self._room(0 if reranker is None else depth * reranker.candidate_tokens, deadline) as scoring:
+        expected = 0 if reranker is None else int(depth * state.pair_tokens.get(reranker.name, 0))
+        with self._room(expected, deadline) as scoring:
             with part("search"):
                 found = await self._admitted(self._searches.ask(searching, group, body.query))
             ms[first] = round(searching.work_ms, 3)

@@ -47,8 +47,9 @@ QID = "query"
 """The id of a request's query in the runs that are fused."""
 NOTHING = Ranking.of([], [])
 WARM_UP = "how do bees keep warm in winter"
-TOKENS_PER_CANDIDATE = 150
 WARM_UP_TOKENS = 2048
+SAMPLED = 16
+"""How many documents of an index are laid out to learn how long they are for a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +110,6 @@ class Model:
     """The tokens of a batch that was computed when the model was opened, and the seconds it took."""
     pieces_of: dict[str, list[str]] = field(default_factory=dict, repr=False)
     """The pieces of words that were highlighted before; none of those that the tokenizer does not split."""
-
-    @property
-    def candidate_tokens(self) -> int:
-        """An estimate of the tokens of a query and a document, until they are read."""
-        return min(TOKENS_PER_CANDIDATE, self.ranker.template.max_length)
 
     def lay_out(
         self,
@@ -176,6 +172,8 @@ class State:
     """Queries that the page suggests."""
     reranks: bool = True
     """Whether a search re-ranks unless a request says otherwise."""
+    pair_tokens: Mapping[str, float] = field(default_factory=dict)
+    """For each model, the tokens of a query and a document with all its windows: the mean of some of the index."""
     dense_lock: threading.Lock = field(default_factory=threading.Lock)
     """Of the bi-encoder, which two threads must not use at once. The index's analyser needs no lock: only the one
     search queue uses it."""
@@ -243,7 +241,8 @@ class State:
         if self.system is not None and (self.system.folder is not None or not self.models):
             return self.system.depth
         tokens, seconds = next((model.warm_up for model in self.models.values()), (0, 0.0))
-        return next((depth for depth in (DEPTH, 50, 20) if depth * TOKENS_PER_CANDIDATE * seconds <= tokens), 10)
+        seconds *= next(iter(self.pair_tokens.values()), 0.0)
+        return next((depth for depth in (DEPTH, 50, 20, 10, 5) if depth * seconds <= tokens), 3)
 
     @property
     def hybrid(self) -> float | None:
@@ -284,6 +283,15 @@ class State:
             name: StoredTokens.find(self.index.documents, model.ranker.tokenizer, stems=model.ranker.reader.stems)
             for name, model in self.models.items()
         }
+
+    def measure_pairs(self) -> dict[str, float]:
+        """:attr:`pair_tokens`, from documents spread evenly over the index."""
+        if self.index is None or not len(self.index):
+            return {}
+        live = self.index.documents.live_numbers()
+        docids = self.index.documents.docids(live[:: -(-len(live) // SAMPLED)])
+        laid_out = {name: self.lay_out(model, WARM_UP, docids, None, None) for name, model in self.models.items()}
+        return {name: len(pairs.sequences.tokens) / len(docids) for name, pairs in laid_out.items()}
 
     def lay_out(
         self, model: Model, query: str, docids: Sequence[str], type: str | None, instruction: str | None
@@ -338,6 +346,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
     examples = example_queries(system.index) if system is not None else ()
     reranks = bool(models) and (sources.reranks or encoder is None)
     state = State(system, models, generation, encoder, sources.aliases, examples, reranks)
+    state = replace(state, pair_tokens=state.measure_pairs())
     if system is not None:
         state.search(state.first, [WARM_UP], 1)
     state.tokens  # noqa: B018  (loaded now rather than at the first request)
