@@ -29,7 +29,7 @@ from rankwell.retrieve.index import Index
 from rankwell.serve import state
 from rankwell.serve.state import Holder, Sources, default_models
 
-from .conftest import opened
+from .conftest import opened, wait_until
 
 QUERY = "bogue in the river"
 THREE = Shares(model=0.3, similarity=0.5, first=0.2, normalise="z-score")
@@ -142,10 +142,14 @@ def test_an_index_that_nobody_said_how_to_search(
         return answer["stages"], [row["id"] for row in answer["results"]]
 
     system = System.of_index(index, hybrid=UNFITTED.share, computing=EXACT)
-    if few < len(system.index):  # whose vectors would take long
+    if few < len(system.index):  # whose vectors would take long, or too long
+        monkeypatch.setattr("rankwell.serve.state.UNFITTED", replace(UNFITTED, few=few, many=few))
         assert found(unasked)[0] == "both"
         assert not list(index.rglob("vectors-*"))
-        system.first_stage.prepare()
+        monkeypatch.setattr("rankwell.serve.state.UNFITTED", replace(UNFITTED, few=few, many=few + 1))
+        with opened(unasked) as client:
+            assert client.post("/search", json={"query": QUERY}).status_code == 200
+            wait_until(lambda: client.get("/ready").json()["hybrid"] == UNFITTED.share)
     by_both = list(system.search([Query("1", QUERY)], 20)["1"].docids)
     assert found(unasked) == ("hybrid", by_both)
     stages, reranked = found(unasked, model="tiny", depth=20)

@@ -121,8 +121,8 @@ def serve(
     Changes of the index are served within a second. If the variable RANKWELL_WRITING_KEY is set, requests that send
     this key can change the index, too: PUT /documents and DELETE /documents/ID.
 
-    Without options an index is searched as with --hybrid if its vectors are stored or it has up to 1,000 documents,
-    else with BM25, whose best documents are re-ranked.
+    Without options an index is searched as with --hybrid. Until vectors of more than 1,000 documents are made, BM25's
+    best are re-ranked; those of more than 300,000 have to be made before, by `rankwell index --encoder`.
 
     Settings, for --set NAME=VALUE:
 

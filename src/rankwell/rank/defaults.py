@@ -17,12 +17,13 @@ class Unfitted:
     """The settings: a bi-encoder and its weight beside BM25.
 
     A service that was not told how to search uses it if the vectors of all documents are stored, or if there are no
-    more than ``few``, whose vectors take seconds.
+    more than ``few``, whose vectors take seconds. It makes those of up to ``many`` beside its searches.
     """
 
     encoder: str = DEFAULT
     share: float = 0.7
     few: int = 1000
+    many: int = 300_000
 
 
 UNFITTED = Unfitted()

@@ -104,6 +104,8 @@ def serve(
     service = Service(sources, limits, batching)
     if service.state.note:
         say(service.state.note)
+    if (lacking := service.holder.lacking) is not None:
+        say(f"BM25 and the re-ranker search until the vectors of {len(lacking.index):,} documents are made")
     precisions = sorted(set(service.precision().values()))
     scores = f", scores in {' and '.join(precisions)}" if precisions else ""
     scores += " (exact: --precision fp32)" if {"bf16", "int8"} & {*precisions} else ""

@@ -75,16 +75,17 @@ class Service:
         )
         self._writes = WorkQueue("rankwell-write", self._write, lambda _: WRITE_BATCH)
         self._queues: tuple[WorkQueue[Any, Any, Any], ...] = (self.engine, self._searches, self._writes)
-        self._suit(self.state)
+        self._serve(self.state)
         self._waiting = self._explanations = 0
         self._stopping = threading.Event()
         self._scrubber = threading.Thread(target=self._scrub, name="rankwell-scrub", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="rankwell-watch", daemon=True)
+        self._encoder = threading.Thread(target=self._encode, name="rankwell-encode", daemon=True)
         self.started = int(time.time())
-        self.metrics.generation.set(1)
 
-    def _suit(self, state: State) -> None:
-        """Set the length of the engine's queue, and its speed until batches are measured, by the state."""
+    def _serve(self, state: State) -> None:
+        """Set the length of the engine's queue, and its speed until batches are measured, by a new state."""
+        self.metrics.generation.set(state.generation)
         self.engine.make_room(model.ranker.engine for model in state.models.values())
         for model in state.models.values():
             self.engine.measure(*model.warm_up)
@@ -100,6 +101,8 @@ class Service:
             queue.start()
         self._scrubber.start()
         self._watcher.start()
+        if self.holder.lacking is not None:
+            self._encoder.start()
 
     def stop(self) -> None:
         """Finish the requests under way. A reload under way is abandoned."""
@@ -113,7 +116,8 @@ class Service:
     @property
     def unfinished(self) -> bool:
         """Whether a thread still runs: for a reload, or for requests that were not waited for."""
-        return self.holder.reloading or any(queue.running for queue in self._queues)
+        busy = self.holder.reloading or self._encoder.is_alive()
+        return busy or any(queue.running for queue in self._queues)
 
     def _scrub(self) -> None:
         """Read the served files again and again, slowly, so that damage is found before a request meets it."""
@@ -152,6 +156,17 @@ class Service:
                 if str(error) != problem:
                     problem = str(error)
                     LOG.error("refresh", extra={"about": {"outcome": "failed", "error": problem}})
+
+    def _encode(self) -> None:
+        """Search by default with vectors, too, once they are made."""
+        LOG.info("vectors", extra={"about": {"outcome": "begun", "documents": len(self.state.index or ())}})
+        try:
+            fresh = self.holder.make_vectors()
+        except Exception as error:  # BM25 and the re-ranker stay
+            LOG.error("vectors", extra={"about": {"outcome": "failed", "error": str(error)}})
+            return
+        self._serve(fresh)
+        LOG.info("vectors", extra={"about": {"outcome": "done", "generation": fresh.generation}})
 
     async def write(self, job: Sequence[WriteJob], about: Answer) -> Answer:
         """Add, replace and delete documents. When this returns, they are on the disk, and searches find them."""
@@ -321,9 +336,8 @@ class Service:
             problem = str(error) if isinstance(error, RankwellError) else f"{type(error).__name__}: {error}"
             LOG.error("reload", extra={"about": {"outcome": "failed", "error": problem}})
             raise ApiError(409, "reload_failed", f"the old index and models stay in use: {problem}") from None
-        self._suit(fresh)
+        self._serve(fresh)
         self.metrics.reloads.labels("done").inc()
-        self.metrics.generation.set(fresh.generation)
         LOG.info("reload", extra={"about": {"outcome": "done", "generation": fresh.generation}})
         return self.ready()
 

@@ -82,11 +82,19 @@ class Sources:
             return System.open(self.index, self.computing)
         ranker = self.models[0] if self.models else None
         system = System.of_index(self.index, ranker=ranker, computing=self.computing, **search)
-        if self.reranks or search.get("hybrid") is not None or DEFAULT not in self.models:
-            return system
+        first = self.unfitted(system, most=UNFITTED.few)
+        return system if first is None else replace(system, finder=first)
+
+    def unfitted(self, system: System, *, most: int) -> FirstStage | None:
+        """How an index is searched that nobody said how to search; None with BM25, until its vectors are stored.
+
+        Those of up to ``most`` documents are made.
+        """
+        if self.is_system or self.reranks or self.search.get("hybrid") is not None or DEFAULT not in self.models:
+            return None
         first, index = replace(system.first_stage, encoder=UNFITTED.encoder, share=UNFITTED.share), system.index
-        few = len(index) <= UNFITTED.few and all(store.writable for store in index.documents.stores)
-        return replace(system, finder=first) if few or first.dense.has_vectors(index) else system
+        few = len(index) <= most and all(store.writable for store in index.documents.stores)
+        return first if few or first.dense.has_vectors(index) else None
 
 
 def default_models(index: Path | None, backend: str) -> tuple[str, ...]:
@@ -387,6 +395,8 @@ def reading_time(model: Model) -> tuple[int, float]:
     return len(batch.tokens), min(seconds)
 
 
+TRIES = 3
+"""How often the vectors of an index are completed: documents may be added meanwhile."""
 WriteJob = Document | str
 """A document to add or replace, or the id of one to delete."""
 
@@ -408,6 +418,22 @@ class Holder:
         self._written_by = Models()
         """What encodes new documents beside searches."""
         self._reloads: set[threading.Thread] = set()
+
+    @property
+    def lacking(self) -> FirstStage | None:
+        """A search that only lacks vectors of documents, which take too long to wait for."""
+        system = self.state.system
+        if system is None or system.first_stage.encodes:
+            return None
+        return self.sources.unfitted(system, most=UNFITTED.many)
+
+    def make_vectors(self) -> State:
+        """Make the vectors that are missing beside searches, and reopen the sources, which then search with them."""
+        for _ in range(TRIES):
+            if (first := self.lacking) is not None:
+                replace(first, models=Models()).prepare_stores(first.index.documents.stores)
+                self.reload().result()
+        return self.state
 
     @property
     def reloading(self) -> bool:
