@@ -252,7 +252,8 @@ def _make(task: FitTask, step: Step, bests: Bests | None, plan: Plan, level: flo
     milliseconds = 0.0 if made.is_engine else _milliseconds(task, made, queries[:TIMED_QUERIES])
     counts = [made.count or len(parts.judged)]
     counts += [] if bests is None else [below.count, bests.best.count]
-    result = replace(made, step=step, key=key, start=plan.start, milliseconds=milliseconds, count=min(counts))
+    made = replace(made, step=step, key=key, start=plan.start, milliseconds=milliseconds, estimated=plan.seconds)
+    result = replace(made, count=min(counts))
     result = judge.judge(task, result, bests, level)
     if len(parts.report) and {"best", "small"}.intersection(result.becomes):
         # Of what was fitted, the run has the settings of each fold; reported is what the saved system finds.

@@ -17,7 +17,7 @@ from rankwell.training.fit.results import Bests, Result, Step
 from rankwell.training.fit.task import FitTask
 
 RECORD = "step.json"
-FIGURES = ("stages", "count", "engine", "start", "milliseconds", "seconds", "doubling", "folds")
+FIGURES = ("stages", "count", "engine", "start", "milliseconds", "seconds", "estimated", "doubling", "folds")
 
 
 def key_of(step: Step, bests: Bests | None) -> str:

@@ -60,7 +60,8 @@ def _figures(tried: Result | Skipped, task: FitTask, reported: Part) -> dict[str
     if isinstance(tried, Skipped):
         return {**name, tried.outcome: tried.reason}
     record: dict[str, Any] = {**name, "kept": tried.kept, "system": tried.describe()}
-    record |= {"milliseconds": round(tried.milliseconds, 2), "seconds": round(tried.seconds, 1), "queries": tried.count}
+    times = {name: round(getattr(tried, name), 1) for name in ("seconds", "estimated")}
+    record |= {"milliseconds": round(tried.milliseconds, 2), **times, "queries": tried.count}
     for part_name, part, run in (
         ("judged", task.parts.judged.head(tried.count), tried.run),
         ("report", reported, tried.report),

@@ -90,7 +90,8 @@ class Result:
     folder. ``contrast`` compares it with what it has to beat, and ``level`` is what its p must be below; ``kept`` says
     whether it is better, and ``becomes`` names what it replaces. ``report`` is its run of the queries to report, if it
     was the best for a while. ``doubling`` is the gain from the last doubling of the queries that were trained on, and
-    its interval. ``folds`` are the bi-encoders that ranked the judged queries, each those of the fold it had not seen.
+    its interval. ``estimated`` are the seconds that it was expected to take. ``folds`` are the bi-encoders that ranked
+    the judged queries, each those of the fold it had not seen.
     """
 
     system: System
@@ -103,6 +104,7 @@ class Result:
     key: str = ""
     milliseconds: float = 0.0
     seconds: float = 0.0
+    estimated: float = 0.0
     mean: float = 0.0
     contrast: Contrast | None = None
     level: float = 0.0
