@@ -136,10 +136,10 @@ class Found:
         return self.relevance[qid][docid] >= relevance
 
 
-def nothing_fits(rated: Mapping[str, float], least: float) -> str:
+def nothing_fits(rated: Mapping[str, float]) -> str:
     """Why no answer is returned although documents were found."""
-    best = max(rated.values(), default=0.0)
-    return f"nothing fits: the most relevant of {len(rated):,} documents has {best:.2f}, less than {least:g}"
+    best = max(rated.values())
+    return f"Nothing fits: the relevance of the {len(rated):,} documents found is {best:.2f} at most"
 
 
 def signals_of(
