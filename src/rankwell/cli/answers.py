@@ -47,8 +47,8 @@ def print_answers(result: RunResult, *, as_json: bool, filter: str | None = None
             if answers:
                 show_answers(console, answers, matches)
             else:
-                why = f"Nothing found: {explain_nothing(result.texts, query.text, filter)}"
-                console.print(f"{nothing_fits(rated) if rated else why}.\n", markup=False)
+                why = f"nothing found: {explain_nothing(result.texts, query.text, filter)}"
+                console.print(f"N{(nothing_fits(rated) if rated else why)[1:]}.\n", markup=False)
 
 
 def make_console(**options: Any) -> Console:

@@ -139,7 +139,7 @@ class Found:
 def nothing_fits(rated: Mapping[str, float]) -> str:
     """Why no answer is returned although documents were found."""
     best = max(rated.values())
-    return f"Nothing fits: the relevance of the {len(rated):,} documents found is {best:.2f} at most"
+    return f"nothing fits: the relevance of the {len(rated):,} documents found is {best:.2f} at most"
 
 
 def signals_of(
