@@ -212,7 +212,7 @@ def test_the_probability_is_the_regressions_or_a_line_between_the_points_of_the_
 def test_the_sentence_has_the_measured_figures() -> None:
     told = str(replace(OWN, kept=0.951, silent=0.62))
     assert told == (
-        "At a relevance of 0.30, 95 % of the queries that are answered right keep their answer, "
+        "At a relevance of 0.3, 95 % of the queries that are answered right keep their answer, "
         "and 62 % of those without an answer return nothing"
     )
 

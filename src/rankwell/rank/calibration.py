@@ -65,8 +65,8 @@ class Trial:
 
     @property
     def threshold(self) -> float:
-        """The highest threshold of two digits at which enough of the right first answers stay."""
-        return math.floor(100 * float(np.quantile(self.right, 1 - KEPT, method="lower"))) / 100
+        """The highest threshold of three digits at which enough of the right first answers stay."""
+        return math.floor(1000 * float(np.quantile(self.right, 1 - KEPT, method="lower"))) / 1000
 
     @property
     def error(self) -> float:

@@ -100,7 +100,7 @@ class Calibration:
     def __str__(self) -> str:
         right = f"{self.kept:.0%} of the queries that are answered right keep their answer"
         silent = f"{self.silent:.0%} of those without an answer return nothing"
-        return f"At a relevance of {self.threshold:.2f}, {right}, and {silent}".replace("%", " %")
+        return f"At a relevance of {self.threshold:g}, {right}, and {silent}".replace("%", " %")
 
 
 @dataclass(frozen=True, eq=False)

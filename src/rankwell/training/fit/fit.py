@@ -233,7 +233,7 @@ def summary(out: Path, climbed: Climb, rated: Rated | None = None) -> list[str]:
             others = "; try more --minutes" if any(skipped.late for skipped in climbed.skipped) else ""
             lines.append(f"Nothing was shown to be better than this on {base.count:,} queries{others}.")
     if rated is not None:
-        lines.append(f"{rated[0]} (--min-relevance {rated[0].threshold:.2f}).")
+        lines.append(f"{rated[0]} (--min-relevance {rated[0].threshold:g}).")
     if (small := climbed.bests.small) is not None:
         lines.append(f"{_small(out)}: {small.describe()}, to serve without a GPU")
     if more := climbed.doubling:

@@ -258,7 +258,7 @@ def _relevance(rated: tuple[Calibration, Trial] | None) -> Iterator[str]:
         )
         return
     calibration, trial = rated
-    yield f"<p>{calibration} (<code>--min-relevance {calibration.threshold:.2f}</code>).</p>"
+    yield f"<p>{calibration} (<code>--min-relevance {calibration.threshold:g}</code>).</p>"
     yield draw_thresholds(**trial.curves(), threshold=calibration.threshold)
     yield (
         f'<p class="dim">Measured on {calibration.queries:,} queries, cross-validated; those without an answer are the '
