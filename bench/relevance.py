@@ -167,22 +167,20 @@ def ablated(names: tuple[str, ...], some: tuple[str, ...], lists: list[Judged]) 
 def tables(folder: Path) -> None:
     """Print the tables of the page."""
     sets = json.loads((folder / "relevance.json").read_text(encoding="utf-8"))["sets"]
-    table = Table("data set", "judged", "error", "relevance", "score", "gap", "similarity", "AUROC", labels=1)
+    kinds = ("score", "gap", "similarity")
+    table = Table("return nothing", "judged", "error", "relevance", *kinds, "AUROC of relevance")
     for name, own in sets.items():
-        low, high = own["auroc"][1:]
         for size in SIZES:
             row = own[f"{size} queries"]
-            cells = [
-                f"{row[kind]:.0%}" for kind in ("silent", *(f"silent by {o}" for o in ("score", "gap", "similarity")))
-            ]
-            interval = f"{own['auroc'][0]:.3f} [{low:.3f}, {high:.3f}]" if size == SIZES[-1] else ""
+            cells = [f"{100 * row[kind]:.0f} %" for kind in ("silent", *(f"silent by {kind}" for kind in kinds))]
+            interval = "{:.3f} [{:.3f}, {:.3f}]".format(*own["auroc"]) if size == SIZES[-1] else ""
             table.row(name, f"{size:,}", f"{row['error']:.3f}", *cells, interval)
     print()
-    table = Table("threshold of", "used on", "relevance", "score", "gap", "similarity", labels=2)
+    table = Table("threshold of", "used on", "relevance", *kinds, labels=2)
     for name, own in sets.items():
         for other, row in own["from elsewhere"].items():
-            kinds = ("relevance", "score", "gap", "similarity")
-            table.row(other, name, *(" / ".join(f"{value:.0%}" for value in row[kind]) for kind in kinds))
+            both = [[f"{100 * value:.0f} %" for value in row[kind]] for kind in ("relevance", *kinds)]
+            table.row(other, name, *(" / ".join(some) for some in both))
 
 
 if __name__ == "__main__":
