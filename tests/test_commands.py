@@ -83,7 +83,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pa
     folder = tmp_path_factory.mktemp("guide")
     data = open_dataset(sample.FOLDER)
     qrels = data.qrels("dev")
-    many = [query for query in data.queries("dev") if query.qid in qrels][:30]  # of which some can be set aside
+    many = [query for query in data.queries("dev") if query.qid in qrels][:60]  # enough to calibrate relevance
     queries = many[:8]
     wanted = {docid for query in many for docid in qrels[query.qid]} | {"P136"}
     documents = sorted(data.documents(), key=lambda document: document.docid not in wanted)[: max(110, len(wanted))]
@@ -94,6 +94,8 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pa
     for name in ("collection.tsv", "my-data/collection.tsv"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(tsv)
+    quoted = [f'{document.docid},"{document.text.replace(chr(34), chr(39))}"\n' for document in documents]
+    (folder / "documents.csv").write_text("id,text\n" + "".join(quoted))
     (folder / "collection.tsv.gz").write_bytes(gzip.compress(tsv.encode()))
     for name in ("queries.tsv", "queries.dev.tsv", "q.tsv", "my-data/queries.train.tsv", "my-data/queries.dev.tsv"):
         (folder / name).write_text("".join(lines_of[: None if "train" in name else 8]))
@@ -107,7 +109,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Pa
         )
     for name in ("mine.tsv", "types.gold.tsv"):
         (folder / name).write_text("".join(f"{query.qid}\tdescription\n" for query in queries))
-    rows = [f'"{q.text}",{d},{grade}' for q in queries for d, grade in qrels[q.qid].items()]
+    rows = [f'"{q.text}",{d},{grade}' for q in many for d, grade in qrels[q.qid].items()]
     (folder / "golden.csv").write_text("\n".join(["query,document,grade", *rows]))
     (folder / "notizen").mkdir()
     (folder / "notizen" / "eins.md").write_text("# Bienen\n\nDie Bienen halten sich warm.\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,14 +28,16 @@ def print_answers(result: RunResult, *, as_json: bool, filter: str | None = None
     """Print the answers of each query, best first, or why there are none."""
     from rankwell.corpus.records import Ranking
     from rankwell.rank.answers import did_you_mean, explain_nothing, match_answers, plain_text, read_answers
+    from rankwell.rank.relevance import nothing_fits
 
     console = make_console(soft_wrap=True)
     for query in result.queries:
-        answers = read_answers(result.run.get(query.qid, Ranking.of((), ())), result.texts)
+        rated = result.relevance.get(query.qid, {})
+        answers = read_answers(result.run.get(query.qid, Ranking.of((), ())), result.texts, rated)
         answers = [replace(answer, text=plain_text(answer.docid, answer.text)) for answer in answers]
         matches, meant = match_answers(query.text, answers, result.texts), did_you_mean(result.texts, query.text)
         if as_json:
-            print(_as_json(query, answers, matches, meant))
+            print(_as_json(query, answers, matches, meant, rated))
         else:
             if len(result.queries) > 1:
                 console.print(f"[bold]{query.qid}[/bold]  ", end="")
@@ -45,7 +47,8 @@ def print_answers(result: RunResult, *, as_json: bool, filter: str | None = None
             if answers:
                 show_answers(console, answers, matches)
             else:
-                console.print(f"Nothing found: {explain_nothing(result.texts, query.text, filter)}.\n", markup=False)
+                why = f"nothing found: {explain_nothing(result.texts, query.text, filter)}"
+                console.print(f"N{(nothing_fits(rated) if rated else why)[1:]}.\n", markup=False)
 
 
 def make_console(**options: Any) -> Console:
@@ -65,7 +68,9 @@ def show_answers(
     """Print ranked texts below their titles, each shortened to where most of the query's words are."""
     for rank, (answer, words) in enumerate(zip(answers, matches, strict=True), 1):
         console.print(f"[bold]{rank:>3}[/bold]  {answer.score:.3f}  ", end="")
-        console.print(answer.docid, style="cyan", markup=False)
+        console.print(answer.docid, style="cyan", markup=False, end="\n" if answer.relevance is None else "  ")
+        if answer.relevance is not None:
+            console.print(f"relevance {answer.relevance:.2f}", style="dim")
         if answer.title:
             _show_text(console, answer.title, words.title, 1, style="bold")
         if answer.text:
@@ -98,12 +103,21 @@ def _show_text(console: Console, text: str, matches: Sequence[Match], lines: int
         console.print(Text(" " * 5) + line)
 
 
-def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[AnswerMatches], meant: str | None) -> str:
+def _as_json(
+    query: Query,
+    answers: Sequence[Answer],
+    matches: Sequence[AnswerMatches],
+    meant: str | None,
+    rated: Mapping[str, float],
+) -> str:
+    from rankwell.rank.relevance import nothing_fits
+
     rows = [
         {
             "rank": rank,
             "id": answer.docid,
             "score": answer.score,
+            "relevance": answer.relevance,
             "title": answer.title,
             "text": answer.text,
             "metadata": answer.metadata,
@@ -113,4 +127,5 @@ def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[AnswerMa
         for rank, (answer, words) in enumerate(zip(answers, matches, strict=True), 1)
     ]
     record = {"qid": query.qid, "query": query.text, "did_you_mean": meant, "results": rows}
+    record |= {"nothing": nothing_fits(rated)} if rated and not rows else {}
     return json.dumps(record, ensure_ascii=False)

@@ -14,7 +14,8 @@ def check(
     """Check that no file of an index, a system or a model is damaged, missing or truncated.
 
     Reads every file and compares its checksums. Exits with code 2 and names the first damaged file. For a system or a
-    model, it also says in which precision this machine computes unless --precision says otherwise.
+    model, it also says in which precision this machine computes unless --precision says otherwise; for a system with
+    relevance, whether so many documents were added or deleted that it should be fitted again.
 
     Example:
 
@@ -40,6 +41,8 @@ def check(
     print(f"{verified.files:,} files, {verified.size / 1e6:,.1f} MB: as written")
     if index is not None and (unused := sorted(path.name for path in index.leftovers())):
         print(f"not in use, removed by the next change: {', '.join(unused)}")
+    if isinstance(opened, System) and (rated := opened.relevance) is not None:
+        print(rated.stale(len(opened)) or f"relevance: measured on {rated.queries:,} queries")
     if index is None or isinstance(opened, System):  # models compute only where torch is installed
         with suppress(ImportError):
             device = chosen_device(None)

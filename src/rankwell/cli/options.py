@@ -159,6 +159,16 @@ EncoderOption = Annotated[
         help="Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub. Default: rankwell-mini.",
     ),
 ]
+MinRelevance = Annotated[
+    float | None,
+    typer.Option(
+        "--min-relevance",
+        metavar="P",
+        min=0,
+        max=1,
+        help="Leave out documents whose probability of being relevant is lower. For systems made by `rankwell fit`.",
+    ),
+]
 Hybrid = Annotated[
     float | None,
     typer.Option(

@@ -17,6 +17,7 @@ from rankwell.cli.options import (
     EncoderOption,
     Format,
     Hybrid,
+    MinRelevance,
     Model,
     PrecisionOption,
     RayOption,
@@ -114,6 +115,7 @@ def rerank(
     ] = None,
     hybrid: Hybrid = None,
     encoder: EncoderOption = None,
+    min_relevance: MinRelevance = None,
     json: AsJson = False,
     ray: RayOption = None,
     workers: WorkersOption = 0,
@@ -205,6 +207,8 @@ def rerank(
         blend=blend,
         encoder=encoder,
         hybrid=hybrid,
+        rated=out is None,
+        min_relevance=min_relevance,
         **options,
     )
     if is_system(model):

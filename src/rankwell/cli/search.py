@@ -15,6 +15,7 @@ from rankwell.cli.options import (
     Format,
     Hybrid,
     IdField,
+    MinRelevance,
     PrecisionOption,
     RayOption,
     RunOut,
@@ -79,6 +80,7 @@ def search(
     syntax: Annotated[
         bool, typer.Option("--syntax", help='Allow "a phrase", +word, -word and prefix* in queries.')
     ] = False,
+    min_relevance: MinRelevance = None,
     hybrid: Hybrid = None,
     words: Annotated[
         float | None,
@@ -130,6 +132,8 @@ def search(
 
         rankwell search my-index "how do bees keep warm" --hybrid 0.7 --words 0.5
 
+        rankwell search my-system "how do bees keep warm" --min-relevance 0.3
+
     With --hybrid, BM25 and the bi-encoder each find 1,000 documents, which are ranked by the weighted sum of their
     standardised scores. Document vectors are computed on first use and cached beside the index; rankwell tune --hybrid
     finds the weight. --words re-ranks the best 100 by how similar the most similar word of the document is to each word
@@ -175,6 +179,8 @@ def search(
         ignore_identical_ids=options.get("ignore_identical_ids", False),
         filter=filter,
         syntax=syntax,
+        rated=out is None,
+        min_relevance=min_relevance,
     )
     name = options.get("tag")
     result = request.execute(name=name) if cluster is None or out is None else cluster.search(request, out, name)

@@ -19,6 +19,7 @@ from rankwell.cli.options import (
     Device,
     EncoderOption,
     Hybrid,
+    MinRelevance,
     PrecisionOption,
     Settings,
     TrustRemoteCode,
@@ -81,6 +82,7 @@ def serve(
     ] = None,
     hybrid: Hybrid = None,
     encoder: EncoderOption = None,
+    min_relevance: MinRelevance = None,
     alias: Annotated[
         list[str] | None,
         typer.Option(
@@ -196,6 +198,7 @@ def serve(
         engine = {"label": rare["label"]} if "label" in rare else {}
         reranks = any(option is not None for option in (model, fuse, blend))
         sources = Sources(folder, models, computing, engine, search, aliases=read_aliases(alias or ()), reranks=reranks)
+        sources = replace(sources, min_relevance=min_relevance)
         if system is not None:
             sources = replace(sources, index=system, models=(), search={}, is_system=True, reranks=True)
         service = serve_sources(sources, limits, batching, options, place, _say)

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from html import unescape
 from itertools import chain
 from pathlib import Path
@@ -22,6 +23,7 @@ from rankwell.corpus.datasets import IRDS_PREFIXES, Dataset, NoDatasetError, ope
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run
 from rankwell.corpus.formats.fields import DOCUMENTS, QUERIES, Columns, RecordKind, choose_fields
 from rankwell.corpus.formats.lines import check_id
+from rankwell.corpus.formats.pairs import judged_queries
 from rankwell.corpus.formats.tables import Table
 from rankwell.corpus.formats.texts import DocumentFile
 from rankwell.corpus.records import Document, Metadata, Qrels, Query, Ranking, Run
@@ -446,10 +448,20 @@ def is_question(source: str | os.PathLike[str]) -> bool:
 
 
 def read_questions(source: str | os.PathLike[str], columns: Columns | None = None) -> list[Query]:
-    """The question itself, or the queries of a file, of ``irds:NAME`` or, for ``-``, of standard input."""
+    """The question itself, or the queries of a file, of ``irds:NAME`` or, for ``-``, of standard input.
+
+    A file may be one of judgments with the words of the queries.
+    """
     if not is_question(source):
-        named = os.fspath(source).startswith(IRDS_PREFIXES)
-        return open_dataset(source).queries() if named else read_queries(source, columns)
+        if os.fspath(source).startswith(IRDS_PREFIXES):
+            return open_dataset(source).queries()
+        try:
+            return read_queries(source, columns)
+        except InputError:
+            with suppress(RankwellError):
+                if judged := judged_queries(source):
+                    return judged
+            raise
     if not os.fspath(source).strip():
         raise RankwellError("the question is empty")
     return [Query(TYPED, os.fspath(source))]

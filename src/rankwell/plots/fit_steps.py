@@ -1,4 +1,4 @@
-"""Inline SVG pictures of a fitted system's page: its steps, and quality against time.
+"""Inline SVG pictures of a fitted system's page: its steps, quality against time, and what a least relevance drops.
 
 They take their colours from the page's style sheet, so they follow its light and dark themes.
 """
@@ -90,6 +90,29 @@ def draw_costs(bars: Sequence[Bar], measure: str) -> str:
         parts.append(f'<text x="{centre + shift:.1f}" y="{place:.1f}" text-anchor="{side}">{label}</text>')
     parts.append(f'<text class="dim" x="{WIDTH / 2}" y="{height - 4}" text-anchor="middle">milliseconds a query</text>')
     return _svg(height, f"{measure} against milliseconds a query", parts)
+
+
+def draw_thresholds(kept: Sequence[float], silent: Sequence[float], threshold: float) -> str:
+    """Two parts of the queries, from 0 to 1, at least relevances from 0 to 1, and the one that is suggested."""
+    height, top, left, right = 200, 10, 52, 100
+    floor = height - AXIS - 18
+
+    def x(value: float) -> float:
+        return left + (WIDTH - left - right) * value
+
+    def y(value: float) -> float:
+        return top + (floor - top) * (1 - value)
+
+    parts = [_grid(tick, x(tick), floor, f"{tick:g}") for tick in (0, 0.25, 0.5, 0.75, 1)]
+    for tick in (0, 0.5, 1):
+        parts.append(f'<text class="dim" x="{left - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.0%}</text>')
+    for label, kind, values in (("keep theirs", "kept", kept), ("return nothing", "left", silent)):
+        points = " ".join(f"{x(place / (len(values) - 1)):.1f},{y(value):.1f}" for place, value in enumerate(values))
+        parts.append(f'<polyline class="{kind}" style="fill:none" stroke-width="2" points="{points}"/>')
+        parts.append(f'<text x="{x(1) + 6:.1f}" y="{y(values[-1]) + 4:.1f}">{label}</text>')
+    parts.append(f'<line class="kept" x1="{x(threshold):.1f}" x2="{x(threshold):.1f}" y1="{top}" y2="{floor}"/>')
+    parts.append(f'<text class="dim" x="{x(0.5):.1f}" y="{height - 4}" text-anchor="middle">least relevance</text>')
+    return _svg(height, "Right answers that stay, and queries without an answer that return nothing", parts)
 
 
 def _meet(y: float, begin: float, width: float, other: tuple[float, float, float]) -> bool:

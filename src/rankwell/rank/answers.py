@@ -84,13 +84,17 @@ def _matches(words: Sequence[Word], numbers: Mapping[str, int]) -> Iterator[Matc
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A document that answers a question; ``title`` and ``text`` are empty if the index stores no texts."""
+    """A document that answers a question; ``title`` and ``text`` are empty if the index stores no texts.
+
+    ``relevance`` is the probability that it is relevant; None if the system was not fitted to enough judged queries.
+    """
 
     docid: str
     score: float
     text: str = ""
     title: str = ""
     metadata: Metadata = field(default_factory=dict, hash=False)
+    relevance: float | None = None
 
     @property
     def contents(self) -> str:
@@ -105,15 +109,16 @@ class AnswerMatches(NamedTuple):
     text: Sequence[Match]
 
 
-def read_answers(ranking: Ranking, texts: Texts) -> list[Answer]:
-    """The documents of a ranking with their titles and texts."""
+def read_answers(ranking: Ranking, texts: Texts, relevance: Mapping[str, float] | None = None) -> list[Answer]:
+    """The documents of a ranking with their titles and texts, and with their relevance, if it is known."""
     if isinstance(texts, Index) and not texts.has_texts:
         metadata = texts.documents.metadata(texts.documents.numbers(ranking.docids))
         return [Answer(docid, score, metadata=m) for (docid, score), m in zip(ranking, metadata, strict=True)]
-    documents = texts.read(ranking.docids)
+    documents, rated = texts.read(ranking.docids), relevance or {}
     scores = ranking.scores.tolist()
     return [
-        Answer(d.docid, score, d.text, d.title, d.metadata or {}) for d, score in zip(documents, scores, strict=True)
+        Answer(d.docid, score, d.text, d.title, d.metadata or {}, rated.get(d.docid))
+        for d, score in zip(documents, scores, strict=True)
     ]
 
 

@@ -42,11 +42,14 @@ class Scope:
 
     ``filter`` selects documents by their metadata; with ``syntax``, queries may have phrases in quotes, ``+word``,
     ``-word`` and ``prefix*``; ``instruction`` takes the place of that in the bi-encoder's prompt of queries.
+    ``signals`` are those of relevance to return with the documents, and ``min_relevance`` is the least to return.
     """
 
     filter: FilterSource | None = None
     syntax: bool = False
     instruction: str | None = None
+    signals: tuple[str, ...] = ()
+    min_relevance: float = 0.0
 
     def plain(self, queries: Sequence[Query]) -> Sequence[Query]:
         """The queries as models read them."""

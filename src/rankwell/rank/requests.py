@@ -24,7 +24,7 @@ from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing
 from rankwell.rank.cache import ScoreCache
-from rankwell.rank.first_stage import GivenRun
+from rankwell.rank.first_stage import EVERYTHING, GivenRun, Scope
 from rankwell.rank.fusion import Shares
 from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import WORDS, AnyRanker, Reranker, VectorSearch, check_options, kind_of
@@ -47,6 +47,8 @@ class RunResult:
     report: str
     queries: Sequence[Query]
     texts: Texts
+    relevance: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """That of the documents of each query, also of those that were left out for it."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,9 @@ class SearchRequest:
     filter: str | None = None
     syntax: bool = False
     """Whether queries may have phrases in quotes, ``+word``, ``-word`` and ``prefix*``."""
+    rated: bool = False
+    """Whether the documents' relevance is returned, if a system has any."""
+    min_relevance: float | None = None
 
     def check(self) -> None:
         """Raise for a wrong share or filter before anything is read."""
@@ -89,8 +94,9 @@ class SearchRequest:
         """Search. By default the run is called BM25, hybrid or dense."""
         self.check()
         system, queries = self.open(), read_questions(self.queries, self.columns)
-        run = system.search(queries, self.depth, threads=self.threads, filter=self.filter, syntax=self.syntax)
-        return self.result(run, queries, system.index, name)
+        scope = system.rated(Scope(self.filter, self.syntax), self.min_relevance, always=self.rated)
+        found = system.find(queries, self.depth, scope, self.threads)
+        return replace(self.result(found.run, queries, system.index, name), relevance=found.relevance)
 
     @property
     def depth(self) -> int:
@@ -152,6 +158,9 @@ class RerankRequest:
     """For a question: the bi-encoder's weight in the search for candidates."""
     system: System | None = None
     """The system whose search this is, as :meth:`of_system` finds it."""
+    rated: bool = False
+    """Whether the documents' relevance is returned, if a system has any."""
+    min_relevance: float | None = None
 
     def of_system(self, depth: int | None) -> RerankRequest:
         """The same request by the system ``model``, whose re-ranker, or else bi-encoder, re-ranks as it was fitted."""
@@ -264,10 +273,11 @@ class RerankRequest:
         if ranker is not None and listed is not None and worth_keeping(texts, listed.head(self.depth)):
             ranker.store_tokens(texts)
         begin = time.monotonic()
-        run = Run(system.search(queries, k), name=name)
+        found = system.find(queries, k, system.rated(EVERYTHING, self.min_relevance, always=self.rated))
+        run = Run(found.run, name=name)
         seconds = time.monotonic() - begin
         report = f"{len(run):,} queries" if ranker is None else self._report(ranker, scorer, cache, run, seconds)
-        return RunResult(run, report, queries, texts)
+        return RunResult(run, report, queries, texts, found.relevance)
 
     def _report(
         self, ranker: AnyRanker, scorer: Reranker | None, cache: ScoreCache | None, run: Run, seconds: float

@@ -39,9 +39,10 @@ from rankwell.corpus.sources import Source, resolve_queries
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import DEFAULT_COMPUTING, Computing, ComputingOptions
 from rankwell.rank.answers import Answer, read_answers
-from rankwell.rank.first_stage import FIRST_STAGE, Finder, FirstStage, GivenRun, Scope
+from rankwell.rank.first_stage import EVERYTHING, FIRST_STAGE, Finder, FirstStage, GivenRun, Scope
 from rankwell.rank.fusion import Shares, before_rest, fuse
 from rankwell.rank.rankers import Reranker, VectorSearch, queries_by_id
+from rankwell.rank.relevance import COMPARED, Calibration, Found, signals_of
 from rankwell.rank.texts import INDEX, SYSTEM, Texts, is_system
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index, SearchOptions
@@ -55,6 +56,12 @@ SMALL = 1 << 16
 """Files of up to this many bytes, such as descriptions, are compared with their checksums when a system is opened."""
 ENCODER, RANKER = "encoder", "ranker"
 _FORMAT = "rankwell-system"
+
+
+class SystemOptions(SearchOptions, total=False):
+    """What a search of a system takes besides: see :meth:`System.search`."""
+
+    min_relevance: float | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,6 +85,8 @@ class System:
     shares: Shares | None = None
     engine: float = 0.0
     computing: Computing | None = None
+    relevance: Calibration | None = None
+    """What makes a probability of the scores, if the system was fitted to enough judged queries."""
     folder: Path | None = None
     card: Mapping[str, Any] = field(default_factory=dict)
     manifest: Mapping[str, Any] = field(default_factory=dict)
@@ -146,7 +155,12 @@ class System:
             system = cls.from_settings(record, folder, computing)
         except TypeError:
             raise InputError(folder / SYSTEM, None, "not the description of a system (its weights)") from None
-        return replace(system, folder=folder, card=record["card"], manifest=record.get("manifest", {}))
+        try:
+            relevance = Calibration.read(record["relevance"]) if record.get("relevance") else None
+        except (KeyError, TypeError, ValueError):
+            raise InputError(folder / SYSTEM, None, "not the description of a system (its relevance)") from None
+        made = {"card": record["card"], "manifest": record.get("manifest", {})}
+        return replace(system, folder=folder, relevance=relevance, **made)
 
     def settings(self, folder: Path) -> dict[str, Any]:
         """Re-ranker, depth and shares, for a record in ``folder``; the re-ranker's path is relative to it."""
@@ -226,9 +240,9 @@ class System:
         return self.ranker
 
     @overload
-    def search(self, queries: str, k: int | None = None, **options: Unpack[SearchOptions]) -> list[Answer]: ...
+    def search(self, queries: str, k: int | None = None, **options: Unpack[SystemOptions]) -> list[Answer]: ...
     @overload
-    def search(self, queries: Source, k: int | None = None, **options: Unpack[SearchOptions]) -> Run: ...
+    def search(self, queries: Source, k: int | None = None, **options: Unpack[SystemOptions]) -> Run: ...
     def search(
         self,
         queries: Source,
@@ -237,25 +251,56 @@ class System:
         threads: int = 0,
         filter: FilterSource | None = None,
         syntax: bool = False,
+        min_relevance: float | None = None,
     ) -> list[Answer] | Run:
         """The best ``k`` documents: answers to one question (by default 10), or a run of many (100 each).
 
         ``queries``, ``filter`` and ``syntax`` are as in :meth:`Index.search`. The first ``depth`` candidates are
         re-ranked, the others follow in the order of the first stage. By default all cores are the ``threads``. If
-        another process changed the index, it is searched as it was opened or as it is.
+        another process changed the index, it is searched as it was opened or as it is. Documents of less than
+        ``min_relevance`` are left out, which may be all; that takes a system that was fitted to 50 judged queries.
         """
-        scope, threads = Scope(filter, syntax), threads or os.cpu_count() or 1
-        if isinstance(queries, str):
-            system, run = self._search([Query("q", queries)], 10 if k is None else k, scope, threads)
-            return system.answers(run.get("q", Ranking.of([], [])))
-        return self._search(resolve_queries(queries), 100 if k is None else k, scope, threads)[1]
+        alone = isinstance(queries, str)
+        scope = self.rated(Scope(filter, syntax), min_relevance, always=alone)
+        k = (10 if alone else 100) if k is None else k
+        asked = [Query("q", queries)] if isinstance(queries, str) else resolve_queries(queries)
+        system, found = self._search(asked, k, scope, threads or os.cpu_count() or 1)
+        return system.answers(found, "q") if alone else found.run
 
-    def answers(self, ranking: Ranking) -> list[Answer]:
-        """The documents of a ranking with their texts."""
-        return read_answers(ranking, self.finder.texts)
+    def find(self, queries: Sequence[Query], k: int, scope: Scope = EVERYTHING, threads: int = 0) -> Found:
+        """Like :meth:`search`, with the relevance that the ``scope`` asks for (see :meth:`rated`)."""
+        return self._search(queries, k, scope, threads or os.cpu_count() or 1)[1]
 
-    def _search(self, queries: Sequence[Query], k: int, scope: Scope, threads: int) -> tuple[System, Run]:
-        """The run, and the system that made it: over the index as it is, if files that were not open yet are gone."""
+    def rated(self, scope: Scope, least: float | None, *, always: bool = True) -> Scope:
+        """The scope of a search that returns relevance, if the system has any: ``always``, or if ``least`` is given.
+
+        Raises if ``least`` is given and the system has none.
+        """
+        if least is not None and not 0 <= least <= 1:
+            raise RankwellError(f"a relevance of {least:g}; expected a number from 0 to 1")
+        if self.relevance is None:
+            if least is None:
+                return scope
+            made = "it was fitted with fewer than 50 judged queries" if self.folder else "it is not fitted"
+            raise RankwellError(f"this system cannot tell how relevant its answers are: {made} (see `rankwell fit`)")
+        wanted = least is not None or (always and isinstance(self.finder.texts, Index) and self.finder.texts.has_texts)
+        return replace(scope, signals=self.relevance.signals, min_relevance=least or 0.0) if wanted else scope
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The signals of relevance that its searches have."""
+        if self.ranker is not None:
+            return ("words", "model")
+        return ("words", "similarity", "score") if self.finder.encodes else ("words", "score")
+
+    def answers(self, found: Found | Ranking, qid: str = "q") -> list[Answer]:
+        """The documents of a ranking with their texts, or what was found for a query, with its relevance, too."""
+        ranking = found if isinstance(found, Ranking) else found.run.get(qid, Ranking.of([], []))
+        rated = {} if isinstance(found, Ranking) else found.relevance.get(qid, {})
+        return read_answers(ranking, self.finder.texts, rated)
+
+    def _search(self, queries: Sequence[Query], k: int, scope: Scope, threads: int) -> tuple[System, Found]:
+        """What is found, and the system that did: over the index as it is, if files that were not open yet are gone."""
         system = self
         while True:
             try:
@@ -265,18 +310,23 @@ class System:
                     raise
             system = system.with_index(index)  # which may be changed again before it is read
 
-    def _run(self, queries: Sequence[Query], k: int, scope: Scope, threads: int) -> Run:
-        first = self.finder
-        deep = max(k, self.depth) if self.ranker is not None and k >= 1 else k  # the first stage refuses a wrong k
-        similar = self.shares is not None and self.shares.similarity > 0
+    def _run(self, queries: Sequence[Query], k: int, scope: Scope, threads: int) -> Found:
+        first, scored = self.finder, None
+        wide = max(k, COMPARED) if scope.signals and k >= 1 else k  # the first stage refuses a wrong k
+        deep = max(wide, self.depth) if self.ranker is not None and k >= 1 else wide
+        similar = "similarity" in scope.signals or (self.shares is not None and self.shares.similarity > 0)
         encoded = first.encode(queries, scope, needed=True) if similar else None
         run = first.search(queries, deep, scope, threads=threads, encoded=encoded)
         if self.ranker is not None:
             top, ranker, asked = run.head(self.depth), self.reranker, scope.plain(queries)
             typed = [replace(query, type=type_for(query, ranker)) for query in asked]
             scored = ranker.rerank(top, typed, first.texts, depth=self.depth)
-            run = before_rest(self.fuse(top, scored, asked, encoded), run).head(k)
-        return run if self.folder is None else Run(run, name="system")
+            run = before_rest(self.fuse(top, scored, asked, encoded), run).head(wide)
+        run = run if self.folder is None else Run(run, name="system")
+        if not scope.signals:
+            return Found(run)
+        signals = signals_of(scope.signals, first, run, scope.plain(queries), encoded, scored)
+        return Found(run, signals).rated(self.relevance).least(scope.min_relevance, k)
 
     def given(self, run: Run, texts: Texts | None = None) -> System:
         """The same system for a run from elsewhere, which takes BM25's place, or with a re-ranker the first stage's."""
@@ -294,7 +344,7 @@ class System:
         if self.ranker is None and not self.finder.encodes:
             raise RankwellError("this system has no re-ranker")
         queries_by_id(first, queries)
-        return self.given(first.head(self.depth)).search(queries, self.depth)
+        return self.given(first.head(self.depth)).find(queries, self.depth).run
 
     def join(self, run: Run, queries: Sequence[Query]) -> Run:
         """Another engine's results and those of the first stage in one list; the former alone if it has no share."""
@@ -376,6 +426,7 @@ class System:
         manifest = Manifest("system", settings, {name: file_digest(folder / name) for name in tables})
         made = {key: value for key, value in manifest.as_dict().items() if key not in ("config", "data")}
         record = {"format": _FORMAT, "version": VERSION, **settings, "card": dict(card)}
+        record |= {"relevance": None if self.relevance is None else asdict(self.relevance)}
         write_sealed(folder / SYSTEM, {**record, "manifest": made, "parts": parts})
 
     def describe(self) -> str:

@@ -49,7 +49,7 @@ def find_corrections(
     Texts with a term of fewer than ``rare`` documents are left alone. ``known`` remembers corrections of words.
     """
     distinct = list(dict.fromkeys(term for own in terms for term in own))
-    counts = dict(zip(distinct, _frequencies(segments, distinct).tolist(), strict=True))
+    counts = dict(zip(distinct, document_frequencies(segments, distinct).tolist(), strict=True))
     missing = {term for term, count in counts.items() if not count}
     clear = {term for term, count in counts.items() if 0 < count < rare}
     places = [place for place, own in enumerate(terms) if not missing.isdisjoint(own) and clear.isdisjoint(own)]
@@ -79,7 +79,8 @@ def correct(word: str, segments: Sequence[Segment], analyzer: Analyzer) -> tuple
     near = list(dict.fromkeys(_edited(word, segments[0].letters, heads)))
     stems = analyzer.stems(near)
     terms = list({stem for stem in stems if stem})
-    counts = {term: count for term, count in zip(terms, _frequencies(segments, terms).tolist(), strict=True) if count}
+    known = zip(terms, document_frequencies(segments, terms).tolist(), strict=True)
+    counts = {term: count for term, count in known if count}
     # Of words with the same stem, the shortest.
     likely = sorted(
         (-counts[stem], len(other), other, stem) for other, stem in zip(near, stems, strict=True) if stem in counts
@@ -121,7 +122,8 @@ def _heads(segments: Sequence[Segment]) -> frozenset[bytes]:
     return heads[0] if len(heads) == 1 else frozenset().union(*heads)
 
 
-def _frequencies(segments: Sequence[Segment], terms: list[str]) -> NDArray[np.int64]:
+def document_frequencies(segments: Sequence[Segment], terms: list[str]) -> NDArray[np.int64]:
+    """In how many documents each term occurs."""
     packed = pack_strings(terms)
     counts = [segment.document_frequencies(segment.find_terms(*packed)) for segment in segments]
     total: NDArray[np.int64] = np.sum(counts, axis=0, dtype=np.int64)

@@ -10,6 +10,7 @@ from rankwell.corpus.records import Ranking
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.rank.answers import did_you_mean, explain_nothing, match_words, plain_text
 from rankwell.rank.engines.engine import Logits, probability, relevance
+from rankwell.rank.relevance import COMPARED, nothing_fits
 from rankwell.serve.formats import Answer, Explain, Search
 from rankwell.serve.state import Found, Model, State
 
@@ -26,8 +27,11 @@ def search_answer(
     scored: tuple[LaidOutPairs, Logits] | None,
     *,
     most: int,
+    least: float | None,
 ) -> Answer:
     """A page of the ranking, and of the first stage's if both are shown; at most ``most`` documents are highlighted.
+
+    Documents of less relevance than ``least`` are left out of the ranking; None if answers have no relevance.
 
     ``query`` is the body's as models read it, ``scored`` the pairs of the best documents and what the model said of
     them. Call it from one thread at a time: what highlights has an analyser of its own, so that a long answer delays
@@ -38,17 +42,23 @@ def search_answer(
     before = {docid: rank for rank, docid in enumerate(candidates.docids, 1)}
     after: dict[str, int] = {}
     probabilities: dict[str, float] = {}
-    reranked = None
+    reranked = scores = None
     if scored is not None:
         laid, logits = scored
-        reranked = state.fuse(query, found, laid.join(relevance(logits)))
+        scores = laid.join(relevance(logits))
+        reranked = state.fuse(query, found, scores)
         after = {docid: rank for rank, docid in enumerate(reranked.docids, 1)}
         probabilities = dict(zip(candidates.docids, laid.join(probability(logits)).tolist(), strict=False))
+    rated: dict[str, float] = {}
+    if least is not None:
+        final = candidates if reranked is None else reranked
+        rated = state.rate(query, found, final.head(max(COMPARED, page.stop)), scores)
 
     def row(rank: int, docid: str, score: float) -> Answer:
         old, new = before[docid], after.get(docid)
         moved = None if new is None or not shows_first else old - new
-        return {"rank": rank, "id": docid, "score": score, "before": old, "after": new, "moved": moved}
+        known = {"rank": rank, "id": docid, "score": score, "before": old, "after": new, "moved": moved}
+        return {**known, "relevance": rated.get(docid)}
 
     def rows(ranking: Ranking) -> list[Answer]:
         pairs = zip(ranking.docids[page], ranking.scores[page].tolist(), strict=True)
@@ -56,10 +66,13 @@ def search_answer(
 
     listed = rows(candidates) if shows_first or reranked is None else []
     best = listed if reranked is None else [{**own, "probability": probabilities[own["id"]]} for own in rows(reranked)]
+    fitting = [own for own in best if not least or (own["relevance"] or 0.0) >= least]
+    nothing = nothing_fits(rated) if best and not fitting else None
+    listed, best = fitting if listed is best else listed, fitting
     documents = read_documents(state, list(dict.fromkeys(row["id"] for row in [*listed, *best])), body.fields)
     answer: Answer = {"candidates": len(candidates), "query_matches": [], "query_split_words": []}
     answer["did_you_mean"] = did_you_mean(state.aside, query)
-    answer["nothing"] = None if len(candidates) else explain_nothing(state.aside, query, body.filter)
+    answer["nothing"] = nothing if len(candidates) else explain_nothing(state.aside, query, body.filter)
     if body.words:
         add_words(state, body.query, found, dict(islice(documents.items(), most)))
     if body.highlight:

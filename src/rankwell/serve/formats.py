@@ -10,6 +10,7 @@ import time
 from abc import abstractmethod
 from base64 import b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -32,6 +33,10 @@ LARGEST = 2**31 - 1
 Label = Annotated[str, StringConstraints(max_length=64)]
 Instruction = Annotated[
     Query | None, Field(description="What to look for, if the model's prompt has a place for an instruction.")
+]
+MinRelevance = Annotated[
+    Annotated[float, Field(ge=0, le=1)] | None,
+    Field(description="Leave out what has less relevance, if a fitted system is served. Default: the service's own."),
 ]
 Milliseconds = Annotated[int, Field(ge=1, description="The deadline, capped by the service's own.")]
 
@@ -123,6 +128,7 @@ class Search(Body):
         description="Candidates to re-rank. Default: the system's, or what takes about a second, at most 100.",
     )
     instruction: Instruction = None
+    min_relevance: MinRelevance = None
     words: bool = Field(
         False, description="Return the word of each document that is most similar to each word of the query."
     )
@@ -168,7 +174,10 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """The scores of a request's texts, in their order, and what answers say about them."""
+    """The scores of a request's texts, in their order, and what answers say about them.
+
+    ``relevance`` is known where a fitted system re-ranks; texts of less than ``least`` are left out.
+    """
 
     request: str
     model: str
@@ -176,10 +185,14 @@ class Scored:
     tokens: int
     truncated: int = 0
     type: str | None = None
+    relevance: Scores | None = None
+    least: float = 0.0
 
     def best(self, count: int | None = None) -> list[tuple[int, float]]:
         """The texts' numbers and scores, best first; equal scores in the order of the texts."""
         order = np.argsort(-self.scores, kind="stable").tolist()
+        if self.relevance is not None:
+            order = [number for number in order if self.relevance[number] >= self.least]
         return [(number, float(self.scores[number])) for number in order[:count]]
 
     @property
@@ -195,6 +208,7 @@ class Rerank(Body):
     """The field with the texts to score."""
 
     instruction: Instruction = None
+    min_relevance: MinRelevance = None
     raw_scores: bool = Field(False, description="Return the model's raw scores instead of probabilities.")
     truncate: bool = Field(False, description="Truncate long texts instead of reading them in windows.")
 
@@ -218,6 +232,8 @@ class Text(BaseModel):
 
 def _rows(scored: Scored, count: int | None, score: str, **more: Sequence[Any]) -> list[Answer]:
     """The best texts: their numbers, their scores under the name ``score``, and what ``more`` has of each text."""
+    if scored.relevance is not None:
+        more["relevance"] = scored.relevance.tolist()
     return [
         {"index": number, score: value, **{name: each[number] for name, each in more.items()}}
         for number, value in scored.best(count)
@@ -336,8 +352,10 @@ class TeiEmbed(EmbeddingsRequest):
 
 def search_fields(parameters: dict[str, str]) -> dict[str, Any]:
     """The fields of a search from those of an address, where the query is ``q`` and all are texts."""
-    texts = {"query" if name == "q" else name: text for name, text in parameters.items()}
+    texts: dict[str, Any] = {"query" if name == "q" else name: text for name, text in parameters.items()}
     numbers = {name: int(texts[name]) for name in ("k", "from", "depth", "timeout_ms") if _is_number(texts.get(name))}
+    with suppress(KeyError, ValueError):
+        texts |= {"min_relevance": float(texts["min_relevance"])}
     flags = {name: texts[name] == "true" for name in ("highlight", "syntax") if texts.get(name) in ("true", "false")}
     return texts | numbers | flags
 

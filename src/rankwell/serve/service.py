@@ -191,12 +191,13 @@ class Service:
 
     async def rerank(self, body: Rerank, deadline: float, about: Answer, request: str) -> Scored:
         """Score the given texts."""
-        model = self.model(self.state, body.model)
+        state = self.state
+        model = self.model(state, body.model)
         texts = body.document_texts()
         self._check_query(body)
         self._check_texts(body.texts_field, texts)
         label = self._type(body, model)
-        self._instruct(self.state, body.instruction, model)
+        self._instruct(state, body.instruction, model)
         guess = sum(map(len, texts)) // CHARACTERS_PER_TOKEN + len(texts) * (
             len(body.query) // CHARACTERS_PER_TOKEN + 3
         )
@@ -208,8 +209,12 @@ class Service:
 
         with self._room(guess, deadline) as entry:
             laid, logits = await self._score(model, prepare, entry, about)
-        scores = laid.join(relevance(logits) if body.raw_scores else probability(logits))
-        return Scored(request, model.name, scores, len(laid.sequences.tokens), laid.truncated, label)
+        raw = laid.join(relevance(logits))
+        scores = raw if body.raw_scores else laid.join(probability(logits))
+        rate = partial(state.rate_texts, body.query, texts, raw)
+        rated = await self._in(self._answering, rate) if state.can_rate(reranks=True) else None
+        least = self._least(state, body.min_relevance, rated is not None) or 0.0
+        return Scored(request, model.name, scores, len(laid.sequences.tokens), laid.truncated, label, rated, least)
 
     async def embed(self, body: EmbeddingsRequest) -> tuple[str, Vectors]:
         """The vectors of texts, and the name of the bi-encoder that makes them."""
@@ -251,6 +256,7 @@ class Service:
         first = state.first if reranks else stages
         model = self.model(state, body.model) if reranks or body.model else state.default
         reranker = model if reranks else None
+        least = self._least(state, body.min_relevance, state.can_rate(first, reranks=reranks))
         instruction = self._instruct(state, body.instruction, reranker, encodes=stages != "bm25")
         label = self._type(body, reranker)
         depth = body.depth or min(state.depth, self.limits.depth)
@@ -270,13 +276,20 @@ class Service:
                 scored = await self._score(reranker, prepare, scoring, about)
                 ms |= {"rerank": round(scoring.work_ms, 3), "queue": round(scoring.queue_ms, 3)}
         most = self.limits.highlighted
-        shown = partial(search_answer, state, model, body, query, found, scored, most=most)
+        shown = partial(search_answer, state, model, body, query, found, scored, most=most, least=least)
         answer = await self._in(self._answering, shown)
         about |= {"candidates": len(found.ranking), "generation": state.generation}
         ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
         echo = {"query": body.query, "type": label, "stages": stages, "k": body.k, "from": body.offset, "depth": depth}
         echo |= {"model": None if reranker is None else reranker.name, "generation": state.generation}
         return {**echo, "ms": ms, **answer}
+
+    def _least(self, state: State, asked: float | None, rates: bool) -> float | None:
+        """The least relevance of what is returned; None if answers have none, refused if one is asked for."""
+        if asked and not rates:
+            line = "answers have no relevance here: only those of a system fitted to 50 judged queries, ranked by it"
+            raise ApiError(409, "unavailable", f"min_relevance: {line}")
+        return (state.min_relevance or 0.0 if asked is None else asked) if rates else None
 
     def _check_search(self, system: System, body: Search) -> tuple[FilterSource | None, str]:
         """Raise for fields of a search that are wrong or beyond a limit; returns its filter, and its query in plain."""
@@ -367,6 +380,7 @@ class Service:
             "words": None if state.system is None else state.system.first_stage.words or None,
             "blend": state.describe_shares(),
             "depth": state.depth,
+            "min_relevance": state.min_relevance,
             "stages": stages if index else [],
             "queue": {"tokens": self.engine.queued, "limit": self.engine.limit},
             "limits": self.limits.public(),

@@ -35,6 +35,7 @@ from rankwell.rank.engines.engine import load
 from rankwell.rank.first_stage import EVERYTHING, FirstStage, Scope
 from rankwell.rank.models import Models
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.relevance import signals_of, word_shares
 from rankwell.rank.system import DEPTH, System
 from rankwell.retrieve.index import Index
 from rankwell.serve.describe import example_queries
@@ -68,6 +69,8 @@ class Sources:
     """Other names of models: clients that send a fixed name can use them."""
     reranks: bool = True
     """Whether re-ranking was asked for; else an index is searched as :data:`UNFITTED` says."""
+    min_relevance: float | None = None
+    """Answers of less relevance are left out, unless a request says otherwise."""
 
     def open_system(self) -> System | None:
         """Open what is searched, if anything is."""
@@ -180,6 +183,7 @@ class State:
     """Queries that the page suggests."""
     reranks: bool = True
     """Whether a search re-ranks unless a request says otherwise."""
+    min_relevance: float | None = None
     pair_tokens: Mapping[str, float] = field(default_factory=dict)
     """For each model, the tokens of a query and a document with all its windows: the mean of some of the index."""
     dense_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -219,6 +223,39 @@ class State:
         with self.dense_lock if self.system.shares.similarity else nullcontext():
             fused = self.system.fuse(Run({QID: first}), Run({QID: model}), [Query(QID, query)], encoded)
         return fused[QID]
+
+    def can_rate(self, first: str | None = None, *, reranks: bool) -> bool:
+        """Whether answers have relevance: those that are ranked as the fitted system does."""
+        system = self.system
+        if system is None or system.relevance is None or not self.has_texts:
+            return False
+        return first in (None, self.first) and reranks == (system.ranker is not None)
+
+    def rate(self, query: str, found: Found, ranking: Ranking, scores: Scores | None) -> dict[str, float]:
+        """The relevance of the documents of a ranking; ``scores`` are the model's, of the first that were found.
+
+        Call it from one thread at a time, like what highlights.
+        """
+        assert self.system is not None
+        assert self.system.relevance is not None
+        encoded = None if found.encoded is None else replace(found.encoded, qids=[QID])
+        scored = None if scores is None else Run({QID: Ranking.of(found.ranking.head(len(scores)).docids, scores)})
+        if not len(ranking):
+            return {}
+        calibration, run = self.system.relevance, Run({QID: ranking})
+        first = replace(self.system.first_stage, index=self.aside)
+        with self.dense_lock if encoded is not None else nullcontext():
+            signals = signals_of(calibration.signals, first, run, [Query(QID, query)], encoded, scored)[QID]
+        return dict(zip(signals.docids, calibration.rate(signals.values).tolist(), strict=True))
+
+    def rate_texts(self, query: str, texts: Sequence[str], scores: Scores) -> Scores:
+        """The relevance of texts by the scores of the re-ranker, whose signals are those of any text."""
+        assert self.system is not None
+        assert self.system.relevance is not None
+        values = np.stack([word_shares(self.aside, query, texts), scores.astype(np.float64)], axis=1)
+        order, relevance = np.argsort(-scores, kind="stable"), np.empty(len(scores), np.float32)
+        relevance[order] = self.system.relevance.rate(values[order])
+        return relevance
 
     def describe_shares(self) -> dict[str, Any] | None:
         """The shares of re-ranking as ``/ready`` shows them."""
@@ -353,7 +390,11 @@ def open_state(sources: Sources, generation: int = 1) -> State:
             raise RankwellError(f"alias {alias}: no model called {name} is served; expected {', '.join(models)}")
     examples = example_queries(system.index) if system is not None else ()
     reranks = bool(models) and (sources.reranks or encoder is None)
-    state = State(system, models, generation, encoder, sources.aliases, examples, reranks)
+    if (least := sources.min_relevance) is not None:
+        if system is None:
+            raise RankwellError("--min-relevance needs a system made by `rankwell fit`")
+        system.rated(EVERYTHING, least)
+    state = State(system, models, generation, encoder, sources.aliases, examples, reranks, least)
     state = replace(state, pair_tokens=state.measure_pairs())
     if system is not None:
         state.search(state.first, [WARM_UP], 1)

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { byId, count, plural } from "./dom.js";
 import { notice, nothing, refusal, skeleton, start, withoutModel } from "./notices.js";
 import { closePanel, showPanel } from "./panel.js";
-import { about, depths, move, show, title } from "./results.js";
+import { about, depths, fits, move, show, title } from "./results.js";
 import { nameFirst, search } from "./search.js";
 import { PANEL, address, read, setDepth } from "./state.js";
 
@@ -128,7 +128,8 @@ function shown(found, state) {
   if (focused) box.querySelector(`.card[data-side="${focused.side}"][data-id="${CSS.escape(focused.id)}"] .name`)?.focus({ preventScroll: true });
   if (any && found.lists.some((list) => list.pending)) return;
   const names = found.lists.map((list) => title(list.name)).join(" and ");
-  byId("said").textContent = any ? `${plural(found.candidates, "candidate")}, page ${count(state.page)}, ranked by ${names}.` : "Nothing found.";
+  if (any && !found.lists.at(-1).rows.some((row) => fits(row, found, page.ready))) byId("said").textContent = "Nothing fits.";
+  else byId("said").textContent = any ? `${plural(found.candidates, "candidate")}, page ${count(state.page)}, ranked by ${names}.` : "Nothing found.";
 }
 
 function busy(on) {

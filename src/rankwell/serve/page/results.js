@@ -47,7 +47,9 @@ function card(row, side, list, found, state, { open, go: search }) {
     event.preventDefault();
     open(row.id, list.name);
   };
-  const told = row.probability === null ? null : `Probability that this document is relevant, according to the model: ${number(row.probability)}`;
+  const likely = row.relevance ?? row.probability;
+  const source = row.relevance === null ? "according to the model" : "measured on judged queries";
+  const told = likely === null ? null : `Probability that this document is relevant, ${source}: ${number(likely)}`;
   const link = el("a", { class: "name", href: to, onclick: go }, el("span", { class: "hidden" }, `Rank ${row.rank}, `), row.id);
   return el("li", {
     class: "card",
@@ -66,7 +68,7 @@ function card(row, side, list, found, state, { open, go: search }) {
     ? el("p", { class: "text none" }, "The index keeps no text of this document.")
     : el("p", { class: "text" }, snippet(text)),
   fields(text?.fields, state, search),
-  row.probability !== null && el("meter", { min: 0, max: 1, value: row.probability, "aria-label": told, title: told }));
+  likely !== null && el("meter", { min: 0, max: 1, value: likely, "aria-label": told, title: told }));
 }
 
 // What the numbers of a ranking are: the first stage's scores, a model's, or several of them in some shares.
@@ -76,6 +78,12 @@ function unit(list, ready) {
   const shares = Object.entries(blended?.weights ?? hybrid).map(([name, share]) => `${number(100 * share, 0)} % ${title(name)}`);
   const own = list.name === FIRST ? "Higher is better. Scores are comparable within one query only." : "The model's raw score (logit). Higher is more relevant.";
   return el("span", { class: "unit", title: shares.join(", ") || own }, blended ? "blended score" : list.name === FIRST ? "score" : "model score");
+}
+
+// What was not rated beside what was is further down the list.
+export function fits(row, found, { min_relevance: least }) {
+  const rated = found.lists.some((list) => list.rows.some(({ relevance }) => relevance !== null));
+  return !least || (row.relevance === null ? !rated : row.relevance >= least);
 }
 
 function column(list, side, found, state, ready, actions) {
@@ -88,12 +96,17 @@ function column(list, side, found, state, ready, actions) {
       actions.go({ ...state, ...PANEL, page: 1, ...(taken ? swapped : { [key]: name }) });
     }, { class: "which" })
     : el("h2", {}, title(list.name));
+  const [above, below] = [true, false].map((wanted) => list.rows.filter((row) => fits(row, found, ready) === wanted));
+  const drawn = (rows) => rows.map((row) => card(row, side, list, found, state, actions));
   const cards = list.pending
     ? [el("li", { class: "waiting", role: "status" }, `Re-ranking the top ${count(Math.min(state.depth, found.candidates))} …`), ...ghosts()]
-    : list.rows.map((row) => card(row, side, list, found, state, actions));
+    : drawn(above);
   return el("section", { class: "column", data: { side }, "aria-label": `Ranked by ${title(list.name)}` },
     el("div", { class: "column-head" }, head, unit(list, ready)),
-    el("ol", { start: list.rows[0]?.rank ?? 1 }, cards));
+    !list.pending && !above.length && el("p", { class: "unfit", role: "status" }, "Nothing fits."),
+    el("ol", { start: list.rows[0]?.rank ?? 1 }, cards),
+    below.length > 0 && el("details", { class: "below" },
+      el("summary", {}, `${plural(below.length, "result")} below a relevance of ${number(ready.min_relevance)}`), el("ol", { start: below[0].rank }, drawn(below))));
 }
 
 // On a narrow screen one list is in sight at a time.

@@ -18,18 +18,20 @@ export function sides(state, ready) {
 }
 
 const filtered = (state) => (state.filter ? { filter: state.filter } : {});
+// What fits less than the service asks for is shown, too, below a fold.
+const all = (least) => (least ? { min_relevance: 0 } : {});
 
 function row(entry, other, moved) {
-  const { rank, id, score, probability = null } = entry;
-  return { rank, id, score, probability, other, moved };
+  const { rank, id, score, probability = null, relevance = null } = entry;
+  return { rank, id, score, probability, relevance, other, moved };
 }
 
 // With two sides, the first stage's answer is shown as soon as it is there: `early` is called with it, and the side of
 // the model is marked as pending.
-async function withFirst(state, chosen, model, words, signal, early) {
+async function withFirst(state, chosen, model, words, least, signal, early) {
   const stages = chosen.length === 1 ? (model ? "rerank" : FIRST) : "both";
   const offset = (state.page - 1) * state.k;
-  const body = { query: state.q, k: Math.min(state.k, MOST - offset), from: offset, depth: state.depth, stages, model, words, ...filtered(state) };
+  const body = { query: state.q, k: Math.min(state.k, MOST - offset), from: offset, depth: state.depth, stages, model, words, ...filtered(state), ...all(least) };
   let done = false;
   const first = chosen.length === 1 ? null : post("search", { ...body, stages: FIRST }, signal).then((answer) => {
     if (!done) early(summary(firstOnly(answer, chosen)));
@@ -84,7 +86,7 @@ export async function search(state, ready, signal, early) {
   const chosen = sides(state, ready);
   const models = chosen.filter((name) => name !== FIRST);
   const words = Boolean(ready.words);
-  return summary(models.length === 2 ? await twoModels(state, chosen, words, signal) : await withFirst(state, chosen, models[0] ?? null, words, signal, early));
+  return summary(models.length === 2 ? await twoModels(state, chosen, words, signal) : await withFirst(state, chosen, models[0] ?? null, words, ready.min_relevance, signal, early));
 }
 
 function summary(found) {

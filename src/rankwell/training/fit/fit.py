@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
@@ -15,10 +16,14 @@ from rankwell.core.files import remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import digest, read_object, write_json
 from rankwell.corpus.formats.fields import Columns
+from rankwell.corpus.records import Qrels
 from rankwell.evaluation.notation import parse_measure
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import chosen_device
+from rankwell.rank.calibration import LEAST, Trial, calibrate, judged_lists
+from rankwell.rank.first_stage import Scope
+from rankwell.rank.relevance import Calibration
 from rankwell.rank.system import System, refuse_taken
 from rankwell.rank.texts import is_system
 from rankwell.retrieve.index import Index
@@ -26,7 +31,8 @@ from rankwell.training.fit.climb import SAVING, Climb, Clock, climb
 from rankwell.training.fit.headings import Kind, write_headed
 from rankwell.training.fit.judge import figure_of, mean_of
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
-from rankwell.training.fit.split import SET_ASIDE, Parts, check_judged
+from rankwell.training.fit.results import Result
+from rankwell.training.fit.split import SET_ASIDE, Part, Parts, check_judged
 from rankwell.training.fit.task import FitTask
 
 NO_QUERIES = (
@@ -34,6 +40,11 @@ NO_QUERIES = (
     "relevant document each. `--queries-from titles` (or headings) takes those of the documents as queries, and "
     "`rankwell expand --queries` writes queries for documents to train with."
 )
+
+CALIBRATING, MOST_CALIBRATED = 0.05, 2000
+"""The part of the time in which queries are searched to calibrate relevance, and how many at most."""
+LISTED = 30
+"""The documents of each query that are looked at for that."""
 
 
 def fit(
@@ -121,9 +132,10 @@ def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fi
         measured = f", measured by {task.measure}" if len(parts.judged) else ""
         say(f"up to {minutes:g} minute{'s' * (minutes != 1)}{measured}:")
         climbed = climb(task, clock, say)
-        system = _save(asked, climbed)
+        rated = calibrated(climbed, climbed.saved)
+        system = _save(asked, climbed, rated)
         shutil.rmtree(work, ignore_errors=True)
-    return system, ["", *summary(asked.out, climbed)]
+    return system, ["", *summary(asked.out, climbed, rated)]
 
 
 def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted:
@@ -178,7 +190,32 @@ def advice(parts: Parts) -> list[str]:
     return []
 
 
-def summary(out: Path, climbed: Climb) -> list[str]:
+Rated = tuple[Calibration, Trial]
+
+
+def calibrated(climbed: Climb, result: Result) -> Rated | None:
+    """What makes a probability of a system's scores, fitted to judged queries that none of its models were trained on.
+
+    Titles and headings say nothing about people's questions.
+    """
+    task, parts = climbed.task, climbed.task.parts
+    # What trained on folds was trained once more on all of them; settings alone hardly know a query.
+    own = parts.judged if not result.stages else parts.choose if parts.turns == (1,) else Part((), Qrels({}))
+    unseen = {(query.qid, query.text): (query, part) for part in (own, parts.report) for query in part.queries}
+    seconds = CALIBRATING * 60 * task.minutes
+    most = max(LEAST, min(MOST_CALIBRATED, int(1000 * seconds / max(result.milliseconds, 1.0))))
+    some = random.Random(task.seed).sample(list(unseen.values()), min(most, len(unseen)))
+    if len(some) < LEAST or task.queries_from is not None:
+        return None
+    # Two splits may have the same ids.
+    queries = [replace(query, qid=str(number)) for number, (query, _) in enumerate(some)]
+    qrels = {str(number): part.qrels[query.qid] for number, (query, part) in enumerate(some)}
+    names = result.system.signals
+    found = result.system.find(queries, LISTED, Scope(signals=names), task.threads)
+    return calibrate(names, judged_lists(found.signals, qrels), len(task.index))
+
+
+def summary(out: Path, climbed: Climb, rated: Rated | None = None) -> list[str]:
     """What was made, what it measures, and what to do with it."""
     task, part, best, base = climbed.task, climbed.reported, climbed.bests.best, climbed.bests.base
     lines = [f"{out}: {climbed.saved.describe()}"]
@@ -195,6 +232,8 @@ def summary(out: Path, climbed: Climb) -> list[str]:
         if best is base:
             others = "; try more --minutes" if any(skipped.late for skipped in climbed.skipped) else ""
             lines.append(f"Nothing was shown to be better than this on {base.count:,} queries{others}.")
+    if rated is not None:
+        lines.append(f"{rated[0]} (--min-relevance {rated[0].threshold:g}).")
     if (small := climbed.bests.small) is not None:
         lines.append(f"{_small(out)}: {small.describe()}, to serve without a GPU")
     if more := climbed.doubling:
@@ -238,20 +277,25 @@ def _claim(task: FitTask) -> None:
         raise InputError(task.work, None, f"{problem}; remove it, or repeat the command it was made with")
 
 
-def _save(asked: FitTask, climbed: Climb) -> System:
+def _save(asked: FitTask, climbed: Climb, rated: Rated | None) -> System:
     """Write the system with its card and report."""
     out, figures, command = climbed.task.out, figures_of(asked.data, climbed), command_of(asked)
     files = {
         "README.md": card_text(figures, command),
-        "report.html": report_page(figures, climbed, command),
+        "report.html": report_page(figures, climbed, command, rated),
         "queries.tsv": query_table(climbed),
     }
     if (small := climbed.bests.small) is not None and not is_system(_small(out)):
         shown = (climbed.bests.base.step.name, small.step.name)
         results = [{**result, "kept": True} for result in figures["steps"] if result["step"] in shown]
         own = {**figures, "system": small.describe(), "steps": results}
-        small.system.save(_small(out), card=own, files={"README.md": card_text(own, command)})
-    return climbed.saved.system.save(out, card=figures, files=files)
+        taught = replace(small.system, relevance=_calibration(calibrated(climbed, small)))
+        taught.save(_small(out), card=own, files={"README.md": card_text(own, command)})
+    return replace(climbed.saved.system, relevance=_calibration(rated)).save(out, card=figures, files=files)
+
+
+def _calibration(rated: Rated | None) -> Calibration | None:
+    return None if rated is None else rated[0]
 
 
 def command_of(task: FitTask) -> str:

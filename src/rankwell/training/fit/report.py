@@ -14,8 +14,10 @@ from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import compare
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval
-from rankwell.plots.fit_steps import Bar, draw_costs, draw_steps
+from rankwell.plots.fit_steps import Bar, draw_costs, draw_steps, draw_thresholds
 from rankwell.plots.pictures import page, table
+from rankwell.rank.calibration import LEAST, Trial
+from rankwell.rank.relevance import Calibration
 from rankwell.training.fit.climb import Climb
 from rankwell.training.fit.judge import LEAST_FOR_INTERVAL, LEVEL, figure_of, interval_of, mean_of, p_value
 from rankwell.training.fit.results import Result, Skipped
@@ -142,9 +144,11 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def report_page(figures: Mapping[str, Any], climbed: Climb, command: str) -> str:
+def report_page(
+    figures: Mapping[str, Any], climbed: Climb, command: str, rated: tuple[Calibration, Trial] | None = None
+) -> str:
     """The text of ``report.html``."""
-    body = [*_lead(climbed), *_steps(climbed)]
+    body = [*_lead(climbed), *_steps(climbed), *_relevance(rated)]
     if climbed.bests.best.report is not None and climbed.bests.base.report is not None:
         body += _queries(climbed)
     body += _settings(figures, climbed, command)
@@ -241,6 +245,27 @@ def _report_cells(result: Result, part: Part, names: Sequence[str]) -> str:
 def _mean(part: Part, run: Run, measure: str) -> str:
     mean, _, interval = figure_of(part, run, measure).partition(" ")
     return f'{mean} <span class="dim">{interval}</span>'
+
+
+# Relevance
+
+
+def _relevance(rated: tuple[Calibration, Trial] | None) -> Iterator[str]:
+    yield "<h2>When nothing fits</h2>"
+    if rated is None:
+        yield (
+            f"<p>Answers have no relevance: that needs {LEAST} judged queries that no model was trained on, "
+            f"{LEAST // 5} of them with a relevant document first.</p>"
+        )
+        return
+    calibration, trial = rated
+    yield f"<p>{calibration} (<code>--min-relevance {calibration.threshold:g}</code>).</p>"
+    yield draw_thresholds(**trial.curves(), threshold=calibration.threshold)
+    yield (
+        f'<p class="dim">Measured on {calibration.queries:,} queries, cross-validated; those without an answer are the '
+        "same queries without their relevant documents. Of the first answers of both, the probability is "
+        f"{calibration.error:.3f} off on average.</p>"
+    )
 
 
 # Queries
