@@ -10,15 +10,25 @@ import typer
 
 def check(
     folder: Annotated[Path, typer.Argument(help="An index, a system or a model.", metavar="FOLDER")],
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log",
+            metavar="FOLDER",
+            help="The log of `rankwell serve --log`: add five lines about its last week beside the four before.",
+        ),
+    ] = None,
 ) -> None:
     """Check that no file of an index, a system or a model is damaged, missing or truncated.
 
     Reads every file and compares its checksums. Exits with code 2 and names the first damaged file. For a system or a
     model, it also says in which precision this machine computes unless --precision says otherwise.
 
-    Example:
+    Examples:
 
         rankwell check my-index
+
+        rankwell check my-system --log searches
     """
     from contextlib import suppress
 
@@ -46,3 +56,12 @@ def check(
             print(f"precision on this machine ({device}): {describe_precisions(device)}")
     if verified.without:
         print(f"{verified.without:,} more files have no checksums")
+    if log is not None:
+        from rankwell.corpus.searches import read_searches
+        from rankwell.rank.health import WEEKS, health
+
+        if index is None:
+            raise InputError(folder, None, "a model, expected the system or index whose searches are in --log")
+        searches = read_searches(log, days=7 * (WEEKS + 1) + 1)
+        searches.check_documents(index.__contains__, folder)
+        print(searches.describe(), *health(searches, index), sep="\n")
