@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rankwell.corpus.searches import HASHED, WEEK, LoggedSearch, Searches
+from rankwell.corpus.searches import DAY, HASHED, WEEK, LoggedSearch, Searches
 from rankwell.evaluation.significance import mean_interval
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.spelling import unknown_words
@@ -25,7 +25,8 @@ def health(log: Searches, index: Index) -> list[str]:
     """The five lines."""
     end = log.end + 1
     last, before = log.between(end - WEEK, end), log.between(end - (WEEKS + 1) * WEEK, end - WEEK)
-    weeks = min(WEEKS, max(1.0, (end - WEEK - before[0].time) / WEEK)) if before else 1.0
+    days = round((end - WEEK - before[0].time) / DAY) if before else 7
+    weeks = min(WEEKS, max(1.0, days / 7))
     texts = list({search.query for search in (*last, *before) if not search.query.startswith(HASHED)})
     lacking = dict(zip(texts, unknown_words(index.segments, index.analyzer, texts), strict=True))
     calibrated = [search for search in last if search.least is not None]

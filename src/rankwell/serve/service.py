@@ -167,6 +167,7 @@ class Service:
                     self.metrics.generation.set(fresh.generation)
                     LOG.info("refresh", extra={"about": {"generation": fresh.generation}})
             except Exception as error:  # what is served stays
+                self.metrics.reloads.labels("failed").inc(int(self.holder.replaced))
                 if str(error) != problem:
                     problem = str(error)
                     LOG.error("refresh", extra={"about": {"outcome": "failed", "error": problem}})
