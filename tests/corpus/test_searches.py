@@ -43,8 +43,8 @@ def write(folder: Path, searches: list[Any], events: list[Any], day: str = "2026
 
 
 def test_clicks_are_those_of_their_searches(tmp_path: Path) -> None:
-    events = [click("s2", "b", 6), click("s2", "b", 6), click("s1", "a", action="hover")]
-    log = read_searches(write(tmp_path, [search("s2", "ab", 5), search("s1", "ac", 2)][::-1], events))
+    events = [click("s2", "b", 6), click("s2", "b", 6), click("s1", "a", 7, action="hover")]
+    log = read_searches(write(tmp_path, [search("s1", "ac", 2), search("s2", "ab", 5)], events))
     assert [(own.docids, own.clicked) for own in log.searches] == [(("a", "c"), set()), (("a", "b"), {"b"})]
     assert log.describe() == f"{tmp_path}: 2 searches"
 

@@ -33,7 +33,9 @@ def check(
     from contextlib import suppress
 
     from rankwell.core.errors import InputError
+    from rankwell.corpus.searches import read_searches
     from rankwell.models.devices import chosen_device, describe_precisions
+    from rankwell.rank.health import WEEKS, health
     from rankwell.rank.system import System, check_folder
     from rankwell.rank.texts import is_system
     from rankwell.retrieve.index import Index, is_index
@@ -42,6 +44,13 @@ def check(
         raise InputError(folder, None, "no such folder")
     opened = System.open(folder) if is_system(folder) else Index.open(folder) if is_index(folder) else None
     index = opened.index if isinstance(opened, System) else opened
+    lines = []
+    if log is not None:
+        if index is None:
+            raise InputError(folder, None, "a model, expected the system or index whose searches are in --log")
+        searches = read_searches(log, days=7 * (WEEKS + 1) + 1)
+        searches.check_documents(index.__contains__, folder)
+        lines = [searches.describe(), *health(searches, index)]
     if index is not None:
         print(index)
     verified = check_folder(folder, index)
@@ -56,12 +65,4 @@ def check(
             print(f"precision on this machine ({device}): {describe_precisions(device)}")
     if verified.without:
         print(f"{verified.without:,} more files have no checksums")
-    if log is not None:
-        from rankwell.corpus.searches import read_searches
-        from rankwell.rank.health import WEEKS, health
-
-        if index is None:
-            raise InputError(folder, None, "a model, expected the system or index whose searches are in --log")
-        searches = read_searches(log, days=7 * (WEEKS + 1) + 1)
-        searches.check_documents(index.__contains__, folder)
-        print(searches.describe(), *health(searches, index), sep="\n")
+    print("\n".join(lines), end="\n" * bool(lines))
