@@ -187,7 +187,7 @@ def serve(
     from rankwell.serve.engine import Batching
     from rankwell.serve.formats import Limits
     from rankwell.serve.listening import bind
-    from rankwell.serve.log import LogOptions
+    from rankwell.serve.search_log import LogOptions
     from rankwell.serve.server import WRITING_KEY, ServerOptions, exit_on_signals
     from rankwell.serve.server import serve as serve_sources
     from rankwell.serve.state import Sources, default_models, read_aliases

@@ -25,7 +25,7 @@ from rankwell.serve.bodies import LOG, ApiError, JsonLines, RateLimit
 from rankwell.serve.engine import Batching
 from rankwell.serve.formats import Limits
 from rankwell.serve.listening import Connection, Connections, Hosts, Place, check_hosts
-from rankwell.serve.log import LogOptions
+from rankwell.serve.search_log import LogOptions
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 from rankwell.serve.tracing import provider_from_environment

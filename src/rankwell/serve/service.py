@@ -42,7 +42,7 @@ from rankwell.serve.formats import (
     Search,
     Vectors,
 )
-from rankwell.serve.log import LogOptions, SearchLog
+from rankwell.serve.search_log import LogOptions, SearchLog
 from rankwell.serve.state import Found, Holder, Model, Sources, State, WriteJob, place_of
 from rankwell.serve.tracing import part
 

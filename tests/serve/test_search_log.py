@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rankwell.corpus.searches import read_searches
-from rankwell.serve import log as log_module
+from rankwell.serve import search_log as log_module
 from rankwell.serve.formats import Limits
-from rankwell.serve.log import LogOptions
+from rankwell.serve.search_log import LogOptions
 from rankwell.serve.state import Sources
 
 from .conftest import Process, opened, wait_until
