@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,12 +22,17 @@ def index(tmp_path: Path) -> Index:
 
 
 def week(
-    ago: int, count: int, query: str = "bees", *, found: int = 2, clicked: int = 0, **more: float
+    ago: int, count: int, query: str = "bees", *, found: int = 2, clicked: int = 0, **more: Any
 ) -> list[LoggedSearch]:
     """Searches of a week, the first of which are clicked."""
     times = [NOW - ago * WEEK - number * WEEK / count for number in range(count)]
     return [
-        LoggedSearch(when, query, ("a", "b")[:found], 0, found, False, clicked={"a"} if n < clicked else set(), **more)
+        LoggedSearch(
+            when,
+            query,
+            **{"docids": ("a", "b")[:found], "begin": 0, "candidates": found, "special": False} | more,
+            clicked={"a"} if n < clicked else set(),
+        )
         for n, when in enumerate(times)
     ]
 
@@ -57,9 +63,11 @@ def test_a_young_log_is_beside_the_weeks_that_it_has(index: Index) -> None:
     ]
 
 
-def test_relevance_below_its_limit_is_counted_where_a_system_has_one(index: Index) -> None:
-    low, high = week(0, 30, relevance=0.1, least=0.3), week(0, 10, relevance=0.5, least=0.3)
+def test_searches_are_counted_whose_answers_have_all_too_little_relevance(index: Index) -> None:
+    low, high = week(0, 30, docids=()), week(0, 10, rated=True)
     assert lines(index, low, high)[3].startswith("below min-relevance: 75.0% [")
+    assert lines(index, low, high)[1].startswith("without results: 0.0% [")
+    assert lines(index, high, week(0, 30, docids=(), begin=10))[3].startswith("below min-relevance: 0.0% [")
 
 
 def test_hashes_have_no_words(index: Index) -> None:

@@ -41,9 +41,14 @@ class LoggedSearch:
     candidates: int
     special: bool
     """Whether it had a filter, required words or an instruction, so that its query says only a part."""
-    relevance: float | None = None
-    least: float | None = None
+    rated: bool = False
+    """Whether its answers have a relevance."""
     clicked: set[str] = field(default_factory=set)
+
+    @property
+    def below(self) -> bool:
+        """Whether all that was found has less relevance than an answer needs."""
+        return bool(self.candidates) and not self.docids and not self.begin
 
 
 @dataclass
@@ -123,9 +128,8 @@ def _records(paths: Sequence[Path], problems: Counter[str]) -> Iterator[dict[str
 
 def _search(when: float, record: dict[str, Any]) -> LoggedSearch:
     own, docids = record["query_attributes"], tuple(map(str, record["query_response_hit_ids"]))
-    relevance, least = (own.get(name) and float(own[name]) for name in ("relevance", "min_relevance"))
     query, special = str(record["user_query"]), bool(own["special"])
-    return LoggedSearch(when, query, docids, int(own["from"]), int(own["candidates"]), special, relevance, least)
+    return LoggedSearch(when, query, docids, int(own["from"]), int(own["candidates"]), special, "relevance" in own)
 
 
 def _click(search: LoggedSearch | None, record: dict[str, Any], when: float, problems: Counter[str]) -> None:

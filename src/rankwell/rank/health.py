@@ -29,15 +29,18 @@ def health(log: Searches, index: Index) -> list[str]:
     weeks = min(WEEKS, max(1.0, days / 7))
     texts = list({search.query for search in (*last, *before) if not search.query.startswith(HASHED)})
     lacking = dict(zip(texts, unknown_words(index.segments, index.analyzer, texts), strict=True))
-    calibrated = [search for search in last if search.least is not None]
+    calibrated = any(search.rated or search.below for search in last)
     words = Counter(word for search in last for word in set(lacking.get(search.query, ())))
-    named = ", ".join(f"{word} ({count:,})" for word, count in words.most_common(SHOWN))
-    below: Test = lambda search: search.least is not None and (search.relevance or 0.0) < search.least  # noqa: E731
+    named = ", ".join(
+        f"{word} ({count:,})" for word, count in sorted(words.items(), key=lambda own: (-own[1], own[0]))[:SHOWN]
+    )
     return [
         f"searches: {len(last):,} in the last week; {len(before) / weeks:,.0f} a week before",
         _line("without results", last, before, lambda search: not search.candidates),
         _line("without a click", last, before, lambda search: not search.clicked),
-        _line("below min-relevance", last, before, below) if calibrated else "below min-relevance: not calibrated",
+        _line("below min-relevance", last, before, lambda search: search.below)
+        if calibrated
+        else "below min-relevance: not calibrated",
         _line("with words that the index lacks", last, before, lambda search: bool(lacking.get(search.query)))
         + (f"; {named}" if named else "")
         if texts

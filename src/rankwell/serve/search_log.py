@@ -95,9 +95,8 @@ class SearchLog:
             docids.append(row["id"])
         special = body.filter is not None or body.syntax or body.instruction is not None
         attributes = {"from": body.offset, "candidates": answer["candidates"], "special": special}
-        attributes |= {name: answer[name] for name in ("explored", "min_relevance") if answer.get(name) is not None}
-        relevance = rows[0].get("relevance") if rows else None
-        attributes |= {} if relevance is None else {"relevance": round(relevance, 4)}
+        known = {"explored": answer.get("explored"), "relevance": rows[0].get("relevance") if rows else None}
+        attributes |= {name: value for name, value in known.items() if value is not None}
         hashed = HASHED + hashlib.sha256(body.query.encode(errors="replace")).hexdigest()
         shown = body.query if self.options.texts else hashed
         record: Answer = {"query_id": query_id, "user_query": shown, "object_id_field": "id"}
@@ -108,10 +107,8 @@ class SearchLog:
             while len(self._known) > MOST_KNOWN or now - next(iter(self._known.values()))[0] > KNOWN_SECONDS:
                 self._known.popitem(last=False)
         self._metrics.searches.labels("all").inc()
-        if not answer["candidates"]:
-            self._metrics.searches.labels("empty").inc()
-        if relevance is not None and relevance < answer.get("min_relevance", 0.0):
-            self._metrics.searches.labels("below").inc()
+        if not rows and not body.offset:
+            self._metrics.searches.labels("below" if answer["candidates"] else "empty").inc()
         self._add(QUERIES, record)
         return query_id
 

@@ -57,6 +57,8 @@ class LoggedDataset(Dataset):
         if (own := usual_split(data) if split is None else data.split(split)) is not None:
             queries, qrels = self._judged[TRAIN]
             self._judged[TRAIN] = [*data.queries(own), *queries], Qrels({**data.qrels(own), **qrels})
+        if not self._judged[TRAIN][0]:
+            raise NotBetterError(f"{system.folder} stays: {log} has no queries with enough clicks before the last week")
 
     @property
     def key(self) -> str:
