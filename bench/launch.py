@@ -1,16 +1,16 @@
 """Four weeks after the launch: users search and click, documents come in, and the system is refitted each week, or not.
 
-    python bench/launch.py --out docs/results/launch.json      # some ten minutes on two cores
+    python bench/launch.py --out docs/results/launch.json      # a quarter of an hour on two cores
     python bench/launch.py --weeks 2 --arms refits             # a part of it
 
 Documents and questions are InsuranceQA's, and its judgments are what simulated users want. A user looks at position p
-with the probability p ** -.7, and clicks with .7 on what is wanted, and with .08 on anything else. Each week, 90
-questions of all weeks and 30 new ones about new documents are asked through ``rankwell serve --log``, new documents are
+with the probability p ** -.7, and clicks with .7 on what is wanted, and with .08 on anything else. Each week, 220
+questions of all weeks and 60 new ones about new documents are asked through ``rankwell serve --log``, new documents are
 put into it while it runs, and the log is fitted to by ``rankwell fit --from SYSTEM --log FOLDER --out SYSTEM``. The
 service stays up and takes over a better system by itself. Since the weeks take minutes, the script moves the lines of
 each week's log to earlier days before a refit; nothing else is changed.
 
-Systems are measured with the true judgments: on the questions of the week (*asked*), before they are asked, and on 300
+Systems are measured with the true judgments: on the questions of the week (*asked*), before they are asked, and on 200
 that nobody asks (*others*). The first week's system is BM25 alone (--start bm25) or BM25 and a bi-encoder, unfitted
 (--start hybrid). The first refit is after the second week, as one week fits and another reports; the last row is what
 the week after would see. The arms see the same users, documents and questions.
@@ -42,7 +42,7 @@ from rankwell.rank.first_stage import FirstStage
 from serve import free_port, running
 
 ARMS = {"without": [], "refits": [], "refits, exploring": ["--explore"]}
-STABLE, FRESH, OTHERS, DOCUMENTS, SEARCHES = 90, 30, 300, 1500, 1440
+STABLE, FRESH, OTHERS, DOCUMENTS, SEARCHES = 220, 60, 200, 2000, 3360
 LOOKS, WANTED, NOISE = 0.7, 0.7, 0.08
 CLIENTS, KEY, DAY = 8, "writes", 86_400
 MEASURE = "RR@10"
@@ -171,7 +171,8 @@ def live_weeks(world: World, arm: str, start: Path, folder: Path, weeks: int, mi
                 assert done.returncode in (0, 3), done.stderr
                 said = done.stdout.splitlines()[-1].replace(str(system), "system")
                 row["refit"] = {"exit": done.returncode, "said": said, "seconds": round(time.perf_counter() - begin)}
-                row["refit"]["steps"] = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ✓")]
+                marks = "  ✓", "  ·", "  –"
+                row["refit"]["steps"] = [line.strip() for line in done.stdout.splitlines() if line.startswith(marks)]
             print(arm, json.dumps(row, ensure_ascii=False), file=sys.stderr, flush=True)
     return rows
 

@@ -48,10 +48,10 @@ def test_the_last_week_stands_beside_the_four_before(index: Index) -> None:
     too_old = week(6, 500, found=0)
     assert lines(index, *last, *before, too_old) == [
         "searches: 100 in the last week; 40 a week before",
-        "without results: 20.0% [13.0%, 28.0%]; 0.0% before",
-        "without a click: 40.0% [31.0%, 50.0%]; 25.0% before",
+        "without results: 20.0% [13.3%, 28.9%]; 0.0% before",
+        "without a click: 40.0% [30.9%, 49.8%]; 25.0% before",
         "below min-relevance: not calibrated",
-        "with words that the index lacks: 20.0% [13.0%, 28.0%]; 0.0% before; beees (20), wax (20)",
+        "with words that the index lacks: 20.0% [13.3%, 28.9%]; 0.0% before; beees (20), wax (20)",
     ]
 
 
@@ -59,7 +59,7 @@ def test_a_young_log_is_beside_the_weeks_that_it_has(index: Index) -> None:
     assert lines(index, week(0, 10), week(1, 30), week(2, 30))[0] == "searches: 10 in the last week; 30 a week before"
     assert lines(index, week(0, 10))[:2] == [
         "searches: 10 in the last week; 0 a week before",
-        "without results: 0.0% [0.0%, 0.0%]",
+        "without results: 0.0% [0.0%, 27.8%]",
     ]
 
 

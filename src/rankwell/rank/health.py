@@ -6,13 +6,11 @@ that users or documents are no longer those that the system was fitted to.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from rankwell.corpus.searches import DAY, HASHED, WEEK, LoggedSearch, Searches
-from rankwell.evaluation.significance import mean_interval
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.spelling import unknown_words
 
@@ -49,8 +47,10 @@ def health(log: Searches, index: Index) -> list[str]:
 
 
 def _line(title: str, last: Sequence[LoggedSearch], before: Sequence[LoggedSearch], test: Test) -> str:
-    """The part of the searches that pass a test, with its interval, beside the part before."""
-    values = np.array([test(search) for search in last], np.float64)
-    low, high = mean_interval(values)
-    line = f"{title}: {values.mean():.1%} [{low:.1%}, {high:.1%}]"
+    """The part of the searches that pass a test, with its 95 % interval (Wilson's), beside the part before."""
+    count, z2 = len(last), 1.96**2
+    part = sum(map(test, last)) / count
+    middle = (part + z2 / (2 * count)) / (1 + z2 / count)
+    reach = math.sqrt(z2 * (part * (1 - part) + z2 / (4 * count)) / count) / (1 + z2 / count)
+    line = f"{title}: {part:.1%} [{max(0.0, middle - reach):.1%}, {min(1.0, middle + reach):.1%}]"
     return line + (f"; {sum(map(test, before)) / len(before):.1%} before" if before else "")

@@ -150,10 +150,10 @@ def test_health_is_printed_below_the_check(parts: tuple[Path, Path, Path], rankw
     *_, described, searches, empty, unclicked, below, lacking = done.out.splitlines()
     assert described.startswith(f"{log}: ")
     assert searches.startswith("searches: ")
-    assert empty.startswith("without results: 0.0% [0.0%, 0.0%]; 0.0% before")
+    assert empty == "without results: 0.0% [0.0%, 0.4%]; 0.0% before"
     assert unclicked.startswith("without a click: 50.0% [")
     assert below == "below min-relevance: not calibrated"
-    assert lacking.startswith("with words that the index lacks: 100.0% [100.0%, 100.0%]; 100.0% before; calls (")
+    assert lacking.startswith("with words that the index lacks: 100.0% [99.6%, 100.0%]; 100.0% before; calls (")
     assert rankwell("check", system, "--log", system).complaint.endswith("as `rankwell serve --log` writes")
 
 
