@@ -253,6 +253,7 @@ def test_exploring_shows_one_document_of_lower_ranks_and_logs_its_place(tmp_path
             places.add(told["ordinal"])
             ranks.add(told["rank"])
         assert "explored" not in search(client, log=False)
+        assert search(client, k=1)["explored"] is None
         assert search(client, **{"from": 10})["explored"] is None
     assert {6, 10} <= places <= {6, 7, 8, 9, 10}
     assert min(ranks) >= 11

@@ -85,7 +85,7 @@ def explore(ranking: Ranking, k: int) -> tuple[Ranking, Answer | None]:
     Its clicks tell of what is never shown; the others move down by one. Also what was done, for the log.
     """
     lower = range(max(EXPLORED[0], k + 1) - 1, min(EXPLORED[1], len(ranking)))
-    if not lower:
+    if not lower or k < 2:
         return ranking, None
     old, new = random.choice(lower), random.randrange(k // 2, k)
     places = [*range(new), old, *range(new, old), *range(old + 1, len(ranking))]

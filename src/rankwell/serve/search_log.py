@@ -33,7 +33,7 @@ from rankwell.serve.formats import Answer, Event, Search
 
 PAUSE = 0.5
 """Seconds between two writes."""
-MOST_HITS, MOST_HIT_BYTES = 100, 1 << 14
+MOST_HITS, MOST_HIT_BYTES = 100, 1 << 12
 """Hits of a search that are logged, and the bytes that their ids may have together."""
 MOST_WAITING = 32 << 20
 """Bytes that may wait to be written."""

@@ -320,6 +320,7 @@ def command_of(task: FitTask) -> str:
         elif field.name == "tries":
             command += [part for name in value for part in ("--try", _anywhere(name))]
         elif field.init and value != getattr(usual, field.name):
+            value = _anywhere(str(value)) if isinstance(value, Path) else value
             shown = f"{value:g}" if isinstance(value, float) else str(value)
             command += [f"--{flags.get(field.name, field.name)}", shown]
     return shlex.join(command)
