@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -103,16 +104,11 @@ def user(port: int, query: Query, wanted: dict[str, int], seed: str) -> None:
 
 def take_log(live: Path, searches: int) -> dict[str, list[str]]:
     """The lines that the service wrote, by kind, once all are there; its files are removed."""
-    while True:
-        lines = {
-            kind: [line for path in sorted(live.glob(f"{kind}-*")) for line in path.read_text().splitlines()]
-            for kind in ("queries", "events")
-        }
-        if len(lines["queries"]) == searches:
-            time.sleep(1.5)  # for the last events
-            break
-        time.sleep(0.5)
-    lines["events"] = [line for path in sorted(live.glob("events-*")) for line in path.read_text().splitlines()]
+    lines: dict[str, list[str]] = {"queries": []}
+    while len(lines["queries"]) < searches:
+        time.sleep(1.5)  # the service writes twice a second
+        for kind in ("queries", "events"):
+            lines[kind] = [line for path in sorted(live.glob(f"{kind}-*")) for line in path.read_text().splitlines()]
     for path in live.glob("*.jsonl"):
         path.unlink()
     return lines
@@ -120,20 +116,17 @@ def take_log(live: Path, searches: int) -> dict[str, list[str]]:
 
 def write_weeks(folder: Path, weeks: list[dict[str, list[str]]]) -> None:
     """The log as it would be today: the last of the weeks ended yesterday, and each is spread over seven days."""
-    folder.mkdir(exist_ok=True)
-    today, files = time.time() // DAY * DAY, dict[str, list[str]]()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    today, times = time.time() // DAY * DAY, dict[str, float]()
     for ago, week in enumerate(reversed(weeks)):
         for kind, lines in week.items():
-            for number, line in enumerate(lines):
-                when = today - 7 * DAY * (ago + 1) + (7 * DAY - 1) * number / len(lines)
-                stamp = datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds")
-                files.setdefault(f"{kind}-{stamp[:10]}", []).append(
-                    json.dumps({**json.loads(line), "timestamp": stamp})
-                )
-    for path in folder.glob("*.jsonl"):
-        path.unlink()
-    for name, lines in files.items():
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            for number, record in enumerate(map(json.loads, lines)):
+                begin = today - 7 * DAY * (ago + 1) + (7 * DAY - 1) * number / len(lines)
+                when = times.setdefault(record["query_id"], begin)  # a click has the time of its search
+                record["timestamp"] = datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds")
+                with (folder / f"{kind}-{record['timestamp'][:10]}.jsonl").open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(record) + "\n")
 
 
 def live_weeks(world: World, arm: str, start: Path, folder: Path, weeks: int, minutes: float) -> list[dict[str, Any]]:
@@ -191,8 +184,9 @@ def main() -> None:
     arms: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         index = Index.build(world.documents[0], Path(scratch) / "index")
-        parts = {} if options.start == "bm25" else {"encoder": "rankwell-mini", "share": 0.7}
-        System(FirstStage(index, **parts)).save(start := Path(scratch) / "start")
+        plain = options.start == "bm25"
+        first = FirstStage(index) if plain else FirstStage(index, encoder="rankwell-mini", share=0.7)
+        System(first).save(start := Path(scratch) / "start")
         for number, arm in enumerate(options.arms):
             (folder := Path(scratch) / str(number)).mkdir()
             arms[arm] = live_weeks(world, arm, start, folder, options.weeks, options.minutes)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from rankwell.cli.options import (
     BackendOption,
@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {
     "max_body": Annotated[int, Ge(1)],
     "drain_seconds": Annotated[int, Ge(0)],
     "proxy": IPv4Address | IPv6Address,
-    "keep_days": Annotated[int, Ge(1)],
+    "keep_days": Annotated[int, Ge(1), Le(36_500)],
     "log_mb": Annotated[int, Ge(1)],
     "log_texts": bool,
 }

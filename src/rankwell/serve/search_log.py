@@ -103,7 +103,7 @@ class SearchLog:
         record |= {"query_response_hit_ids": docids, "query_attributes": attributes}
         with self._lock:
             now = time.monotonic()
-            self._known[query_id] = now, "\n".join(docids), set()
+            self._known[query_id] = now, "\n".join(docids), set[str]()
             while len(self._known) > MOST_KNOWN or now - next(iter(self._known.values()))[0] > KNOWN_SECONDS:
                 self._known.popitem(last=False)
         self._metrics.searches.labels("all").inc()
@@ -125,7 +125,7 @@ class SearchLog:
             self._metrics.searches.labels("clicked").inc()
         if known:
             attributes: Answer = {"object": {"object_id": docid, "object_id_field": "id"}}
-            attributes |= {} if position is None else {"position": {"ordinal": position.ordinal}}
+            attributes |= {"position": {"ordinal": position.ordinal}} if position and position.ordinal else {}
             record = {"action_name": event.action_name, "query_id": event.query_id, "event_attributes": attributes}
             self._add(EVENTS, record)
         return known
@@ -162,7 +162,7 @@ class SearchLog:
                 self._problem = problem
                 self._metrics.logging.set(not problem)
                 about = {"outcome": "stopped", "error": problem} if problem else {"outcome": "writes again"}
-                LOG.log(40 if problem else 20, "log", extra={"about": about})
+                (LOG.error if problem else LOG.info)("log", extra={"about": about})
 
     def _write(self, path: Path, lines: list[bytes]) -> int:
         """Append lines, up to the ceiling, and flush them to the disk; returns how many."""
@@ -185,8 +185,8 @@ class SearchLog:
         return count
 
     def _remove_old(self, today: date) -> None:
-        first = today - timedelta(days=self.options.keep_days)
-        for path in self.options.folder.iterdir():
-            if (match := NAME.fullmatch(path.name)) and date.fromisoformat(match["day"]) < first:
-                with suppress(OSError):
+        first = (today - timedelta(days=self.options.keep_days)).isoformat()
+        with suppress(OSError):  # tried again tomorrow
+            for path in self.options.folder.iterdir():
+                if (match := NAME.fullmatch(path.name)) and match["day"] < first:
                     path.unlink()
