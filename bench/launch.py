@@ -1,6 +1,6 @@
 """Four weeks after the launch: users search and click, documents come in, and the system is refitted each week, or not.
 
-    python bench/launch.py --out docs/results/launch.json      # a quarter of an hour on two cores
+    python bench/launch.py --out docs/results/launch.json      # twenty minutes on two busy cores
     python bench/launch.py --weeks 2 --arms refits             # a part of it
 
 Documents and questions are InsuranceQA's, and its judgments are what simulated users want. A user looks at position p
@@ -43,7 +43,7 @@ from rankwell.rank.first_stage import FirstStage
 from serve import free_port, running
 
 ARMS = {"without": [], "refits": [], "refits, exploring": ["--explore"]}
-STABLE, FRESH, OTHERS, DOCUMENTS, SEARCHES = 220, 60, 200, 2000, 3360
+STABLE, FRESH, OTHERS, DOCUMENTS, SEARCHES = 220, 60, 200, 1200, 3360
 LOOKS, WANTED, NOISE = 0.7, 0.7, 0.08
 CLIENTS, KEY, DAY = 8, "writes", 86_400
 MEASURE = "RR@10"
@@ -173,7 +173,7 @@ def live_weeks(world: World, arm: str, start: Path, folder: Path, weeks: int, mi
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--weeks", type=int, default=4)
-    parser.add_argument("--minutes", type=float, default=1.0, help="of a refit")
+    parser.add_argument("--minutes", type=float, default=2.0, help="of a refit")
     parser.add_argument("--start", choices=("bm25", "hybrid"), default="bm25")
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
     parser.add_argument("--seed", type=int, default=1)

@@ -101,6 +101,9 @@ def test_the_last_days_alone_can_be_read(tmp_path: Path) -> None:
         write(tmp_path, [search(f"s{day}", "ab", query=day)], [], f"2026-03-{day}")
     assert [own.query for own in read_searches(tmp_path, days=4).searches] == ["05", "09"]
     assert len(read_searches(tmp_path).searches) == 3
+    (tmp_path / "queries-2099-01-01.jsonl").touch()  # the clock was ahead for a while
+    (tmp_path / "queries-2026-03-09.jsonl").rename(tmp_path / f"queries-{datetime.now(UTC):%Y-%m-%d}.jsonl")
+    assert [own.query for own in read_searches(tmp_path, days=1).searches] == ["09"]
     assert read_searches(tmp_path).end < time.time()
 
 

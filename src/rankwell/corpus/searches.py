@@ -13,8 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from rankwell.core.errors import InputError, folder_error
@@ -89,7 +90,8 @@ def read_searches(folder: Path, days: int | None = None) -> Searches:
     problems, searches = Counter[str](), dict[str, LoggedSearch]()
     names = sorted((match["day"], path) for path in folder.iterdir() if (match := NAME.fullmatch(path.name)))
     if days is not None and names:
-        first = (date.fromisoformat(names[-1][0]) - timedelta(days)).isoformat()
+        newest = min(names[-1][0], f"{datetime.now(UTC):%Y-%m-%d}")  # a clock may have been ahead
+        first = (date.fromisoformat(newest) - timedelta(days)).isoformat()
         names = [(day, path) for day, path in names if day >= first]
     latest = time.time() + DAY
     for kind in (QUERIES, EVENTS):
@@ -127,8 +129,8 @@ def _records(paths: Sequence[Path], problems: Counter[str]) -> Iterator[dict[str
 
 
 def _search(when: float, record: dict[str, Any]) -> LoggedSearch:
-    own, docids = record["query_attributes"], tuple(map(str, record["query_response_hit_ids"]))
-    query, special = str(record["user_query"]), bool(own["special"])
+    own, docids = record["query_attributes"], tuple(intern(str(docid)) for docid in record["query_response_hit_ids"])
+    query, special = record["user_query"].encode(errors="replace").decode(), bool(own["special"])
     return LoggedSearch(when, query, docids, int(own["from"]), int(own["candidates"]), special, "relevance" in own)
 
 
