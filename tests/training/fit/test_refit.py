@@ -88,11 +88,25 @@ def test_a_better_system_can_have_a_place_of_its_own(
 ) -> None:
     _, system, _ = parts
     old = answers(system)
-    found, _ = run(tiny_bi_encoder, parts, tmp_path / "new")
+    System.open(system).add([Document("put", "what was put into the service alone")])
+    found, said = run(tiny_bi_encoder, parts, tmp_path / "new")
     assert found.folder == tmp_path / "new"
+    assert "1 of the 81 documents of" in said
     assert answers(system) == old != answers(tmp_path / "new")
     with pytest.raises(RankwellError, match="new holds a system already"):
         run(tiny_bi_encoder, parts, tmp_path / "new")
+
+
+def test_the_system_may_be_named_by_a_link(
+    parts: tuple[Path, Path, Path], tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    data, system, log = parts
+    old, link = answers(system), tmp_path / "current"
+    link.symlink_to(system)
+    run(tiny_bi_encoder, (data, link, log))
+    assert link.is_symlink()
+    assert answers(system) == answers(link) != old
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "place"]
 
 
 def test_judgments_of_the_data_are_fitted_to_as_well(

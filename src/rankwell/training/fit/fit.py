@@ -179,12 +179,12 @@ def _refit(task: FitTask, log: Path, say: Callable[[str], None]) -> System:
     """Fit to a log as well, in ``OUT.refit``, and put the system in its place if it is better on the last week."""
     if task.previous is None:
         raise RankwellError("a log needs the system that made it (--from)")
-    old, out = System.open(task.previous, device=task.device), task.out
+    old, out = System.open(task.previous, device=task.device), task.out.resolve()  # a symbolic link stays
     if replaces := out.exists() and out.samefile(task.previous):
         check_exchange(out)
     else:
         refuse_taken(out)
-    place = out.absolute().with_name(f"{out.name}.refit")
+    place = out.with_name(f"{out.name}.refit")
     with lock(place, wait=False):
         task.dataset = dataset = LoggedDataset(task.dataset, log, old, task.train_split)
         key = dataset.key
@@ -198,14 +198,17 @@ def _refit(task: FitTask, log: Path, say: Callable[[str], None]) -> System:
             new = System.open(inner.out, device=task.device)
         else:
             new, _ = _fit_judged(inner, task, say)
+        ids = old.index.docids(old.index.documents.live_numbers())
+        if gone := int((new.index.documents.find(ids) < 0).sum()):
+            say(f"{gone:,} of the {len(ids):,} documents of {task.previous} are not in {task.data}")
         line, better = compare_systems(inner, old, new)
         if better:
             put_in_place(inner.out, out, replaces=replaces)
         shutil.rmtree(place)
     if not better:
         raise NotBetterError(f"{task.previous} stays: {line}")
-    say(f"{out}: {line}")
-    return System.open(out, device=task.device)
+    say(f"{task.out}: {line}")
+    return System.open(task.out, device=task.device)
 
 
 def _small(out: Path) -> Path:

@@ -104,7 +104,7 @@ def compare_systems(task: FitTask, old: System, new: System) -> tuple[str, bool]
 
 def check_exchange(out: Path) -> None:
     """Raise now, not after hours, where two folders cannot be exchanged."""
-    folders = [temporary_name(out.absolute()) for _ in range(2)]
+    folders = [temporary_name(out) for _ in range(2)]
     try:
         for folder in folders:
             folder.mkdir()
@@ -119,7 +119,7 @@ def put_in_place(made: Path, out: Path, *, replaces: bool) -> None:
     with disk_errors(out):
         if not replaces:
             made.rename(out)
-            sync_folder(out.absolute().parent)
+            sync_folder(out.parent)
             return
         with lock(out / INDEX, wait=True):
             exchange(made, out)
