@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,8 +44,7 @@ from serve import free_port, running
 ARMS = {"without": [], "refits": [], "refits, exploring": ["--explore"]}
 STABLE, FRESH, OTHERS, DOCUMENTS, SEARCHES = 220, 60, 200, 1200, 3360
 LOOKS, WANTED, NOISE = 0.7, 0.7, 0.08
-CLIENTS, KEY, DAY = 8, "writes", 86_400
-MEASURE = "RR@10"
+CLIENTS, KEY, DAY, MEASURE = 8, "writes", 86_400, "RR@10"
 COMMAND = [sys.executable, "-c", "import sys; from rankwell.cli.main import main; sys.argv[0] = 'rankwell'; main()"]
 
 
@@ -102,6 +100,11 @@ def user(port: int, query: Query, wanted: dict[str, int], seed: str) -> None:
             post(port, "/events", {"query_id": found["query_id"], "event_attributes": about})
 
 
+def rankwell(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own."""
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+
+
 def take_log(live: Path, searches: int) -> dict[str, list[str]]:
     """The lines that the service wrote, by kind, once all are there; its files are removed."""
     lines: dict[str, list[str]] = {"queries": []}
@@ -116,17 +119,18 @@ def take_log(live: Path, searches: int) -> dict[str, list[str]]:
 
 def write_weeks(folder: Path, weeks: list[dict[str, list[str]]]) -> None:
     """The log as it would be today: the last of the weeks ended yesterday, and each is spread over seven days."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    today, times = time.time() // DAY * DAY, dict[str, float]()
+    folder.mkdir(exist_ok=True)
+    today, times, files = time.time() // DAY * DAY, dict[str, float](), dict[str, list[dict[str, Any]]]()
     for ago, week in enumerate(reversed(weeks)):
         for kind, lines in week.items():
             for number, record in enumerate(map(json.loads, lines)):
                 begin = today - 7 * DAY * (ago + 1) + (7 * DAY - 1) * number / len(lines)
                 when = times.setdefault(record["query_id"], begin)  # a click has the time of its search
                 record["timestamp"] = datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds")
-                with (folder / f"{kind}-{record['timestamp'][:10]}.jsonl").open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(record) + "\n")
+                files.setdefault(f"{kind}-{record['timestamp'][:10]}.jsonl", []).append(record)
+    for name, records in files.items():
+        records.sort(key=lambda record: str(record["timestamp"]))
+        (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
 def live_weeks(world: World, arm: str, start: Path, folder: Path, weeks: int, minutes: float) -> list[dict[str, Any]]:
@@ -147,25 +151,21 @@ def live_weeks(world: World, arm: str, start: Path, folder: Path, weeks: int, mi
             if week == weeks:
                 break
             turns = [asked[number % len(asked)] for number in range(SEARCHES)]
-            seeds = [f"{week} {number}" for number in range(SEARCHES)]
-            begin = time.perf_counter()
-            wanted = [dict(world.qrels[query.qid]) for query in turns]
-            list(pool.map(partial(user, port), turns, wanted, seeds))
+            seeds = (f"{week} {number}" for number in range(SEARCHES))
+            list(pool.map(partial(user, port), turns, (dict(world.qrels[query.qid]) for query in turns), seeds))
             kept.append(take_log(live, SEARCHES))
-            row |= {"clicks": len(kept[-1]["events"]), "seconds": round(time.perf_counter() - begin)}
+            row["clicks"] = len(kept[-1]["events"])
             if arm != "without" and week:
                 write_weeks(log, kept)
                 documents: list[Document] = [document for own in world.documents[: week + 2] for document in own]
                 write_documents(documents, data / "collection.jsonl")
-                options = ["--from", str(system), "--log", str(log), "--out", str(system), "--minutes", str(minutes)]
-                begin = time.perf_counter()
-                fitted = [*COMMAND, "fit", str(data), *options, "--device", "cpu"]
-                done = subprocess.run(fitted, capture_output=True, text=True, check=False)
+                options = ["--from", str(system), "--log", str(log), "--out", str(system), "--device", "cpu"]
+                done = rankwell("fit", str(data), *options, "--minutes", f"{minutes:g}")
                 assert done.returncode in (0, 3), done.stderr
-                said = done.stdout.splitlines()[-1].replace(str(system), "system")
-                row["refit"] = {"exit": done.returncode, "said": said, "seconds": round(time.perf_counter() - begin)}
-                marks = "  ✓", "  ·", "  –"
-                row["refit"]["steps"] = [line.strip() for line in done.stdout.splitlines() if line.startswith(marks)]
+                lines = [line.strip().replace(str(folder), ".") for line in done.stdout.splitlines()]
+                steps = [line for line in lines if line[:1] in "✓·–"]
+                row["refit"] = {"exit": done.returncode, "said": lines[-1], "steps": steps}
+                row["check"] = rankwell("check", str(system), "--log", str(log)).stdout.splitlines()[-5:]
             print(arm, json.dumps(row, ensure_ascii=False), file=sys.stderr, flush=True)
     return rows
 
@@ -184,17 +184,16 @@ def main() -> None:
     arms: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         index = Index.build(world.documents[0], Path(scratch) / "index")
-        plain = options.start == "bm25"
-        first = FirstStage(index) if plain else FirstStage(index, encoder="rankwell-mini", share=0.7)
-        System(first).save(start := Path(scratch) / "start")
+        hybrid = FirstStage(index, encoder="rankwell-mini", share=0.7)
+        System(FirstStage(index) if options.start == "bm25" else hybrid).save(start := Path(scratch) / "start")
         for number, arm in enumerate(options.arms):
             (folder := Path(scratch) / str(number)).mkdir()
             arms[arm] = live_weeks(world, arm, start, folder, options.weeks, options.minutes)
     table = Table("week", *(f"{arm}: {on}" for arm in arms for on in ("asked", "others")), labels=0)
     for week in range(options.weeks + 1):
         table.row(week + 1, *(f"{rows[week][on]:.3f}" for rows in arms.values() for on in ("asked", "others")))
-    settings = {"start": options.start, "minutes": options.minutes, "seed": options.seed, "searches a week": SEARCHES}
-    write_json(options.out, {**settings, "measure": MEASURE, "machine": machine("torch"), "arms": arms})
+    settings = {"start": options.start, "minutes": options.minutes, "seed": options.seed, "measure": MEASURE}
+    write_json(options.out, {**settings, "searches a week": SEARCHES, "machine": machine("torch"), "arms": arms})
 
 
 if __name__ == "__main__":
