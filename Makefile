@@ -34,6 +34,7 @@ test-clients: $(STAMP)  ## the clients of Cohere, Voyage, LiteLLM, LlamaIndex, H
 
 test-faults: $(STAMP)  ## 1,000 flipped bits, a fault at each operation, kills, a full and a read-only disk: half an hour
 	RANKWELL_FAULTS=1000 $(BIN)/pytest -s tests/faults tests/retrieve/test_durability.py tests/rank/test_cache.py
+	RANKWELL_KILLS=50 $(BIN)/pytest -s -k kill tests/serve/test_search_log.py tests/training/fit/test_refit.py
 
 fuzz: $(STAMP)  ## mutated inputs for every reader, MINUTES=10 of them; what goes wrong is kept in tests/fuzz and replayed by `make test`
 	$(BIN)/python bench/fuzz_readers.py --minutes $(or $(MINUTES),10) --seed $$(date +%s) --keep tests/fuzz

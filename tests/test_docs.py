@@ -66,6 +66,7 @@ QUESTIONS = {
     "Which language?": "--language de",
     "On a GPU?": "--device cuda",
     "How do I serve it?": "rankwell serve my-system",
+    "What after the launch?": "--log searches --out my-system",
     "With Docker?": "docker run",
     "What does a score mean?": "within one query",
     "How do I know that it is better?": "rankwell evaluate qrels.txt",

@@ -84,7 +84,9 @@ class Disk:
             if held is None or held.read_bytes() == self.synced.get(inode):
                 continue
             certain, now = self.synced.get(inode, b""), held.read_bytes()
-            held.write_bytes(chosen.choice([certain, now[: len(now) // 2], b"\0" * len(now), now]))
+            base = certain if now.startswith(certain) else b""  # what is appended leaves what was synced
+            tail = now[len(base) :]
+            held.write_bytes(chosen.choice([certain, base + tail[: len(tail) // 2], base + b"\0" * len(tail), now]))
         kept: list[tuple[str, str]] = []
 
         def place(path: str) -> str:  # where a name is after the later changes that stay

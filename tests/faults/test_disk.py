@@ -230,5 +230,37 @@ def test_fits_that_are_killed_or_have_a_full_disk_end_as_the_one_that_was_not(
     print(f"\n{KILLS} kills of fits of {whole['operations']} operations")
 
 
+def test_a_power_cut_keeps_what_the_log_of_searches_has_flushed(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    from rankwell.serve.engine import Metrics
+    from rankwell.serve.search_log import LogOptions, SearchLog
+
+    lines = [b'{"query_id": "%d"}\n' % number for number in range(8)]
+
+    def write(folder: Path, flushed: list[bytes]) -> None:
+        log = SearchLog(LogOptions(folder), Metrics())
+        for pair in (lines[:2], lines[2:4], lines[4:]):
+            log._write(folder / "queries-2026-11-19.jsonl", pair)
+            flushed += pair
+
+    (tmp_path / "whole").mkdir()
+    with Disk(tmp_path / "whole") as disk:
+        write(tmp_path / "whole", [])
+    lost = 0
+    for number in range(1, disk.operations + 1):
+        (folder := tmp_path / f"cut-{number}").mkdir()
+        flushed: list[bytes] = []
+        with Disk(folder, number, CUT) as cut:
+            write(folder, flushed)
+        cut.restart(seed=number)
+        path = folder / "queries-2026-11-19.jsonl"
+        found = path.read_bytes() if path.exists() else b""
+        assert found[: len(b"".join(flushed))] == b"".join(flushed), number
+        lost += len(flushed) < len(lines)
+        write(folder, [])  # goes on behind a line that was cut off
+        assert path.read_bytes().endswith(b"\n" + b"".join(lines)) or path.read_bytes() == b"".join(lines), number
+    assert lost > 3
+
+
 def test_power_cuts_pass_through_handlers_of_errors() -> None:
     assert not issubclass(PowerCut, Exception)

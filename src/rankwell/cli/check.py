@@ -10,6 +10,14 @@ import typer
 
 def check(
     folder: Annotated[Path, typer.Argument(help="An index, a system or a model.", metavar="FOLDER")],
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log",
+            metavar="FOLDER",
+            help="The log of `rankwell serve --log`: add five lines about its last week beside the four before.",
+        ),
+    ] = None,
 ) -> None:
     """Check that no file of an index, a system or a model is damaged, missing or truncated.
 
@@ -17,14 +25,18 @@ def check(
     model, it also says in which precision this machine computes unless --precision says otherwise; for a system with
     relevance, whether so many documents were added or deleted that it should be fitted again.
 
-    Example:
+    Examples:
 
         rankwell check my-index
+
+        rankwell check my-system --log searches
     """
     from contextlib import suppress
 
     from rankwell.core.errors import InputError
+    from rankwell.corpus.searches import read_searches
     from rankwell.models.devices import chosen_device, describe_precisions
+    from rankwell.rank.health import WEEKS, health
     from rankwell.rank.system import System, check_folder
     from rankwell.rank.texts import is_system
     from rankwell.retrieve.index import Index, is_index
@@ -33,6 +45,13 @@ def check(
         raise InputError(folder, None, "no such folder")
     opened = System.open(folder) if is_system(folder) else Index.open(folder) if is_index(folder) else None
     index = opened.index if isinstance(opened, System) else opened
+    lines = []
+    if log is not None:
+        if index is None:
+            raise InputError(folder, None, "a model, expected the system or index whose searches are in --log")
+        searches = read_searches(log, days=7 * (WEEKS + 1) + 1)
+        searches.check_documents(index.__contains__, folder)
+        lines = [searches.describe(), *health(searches, index)]
     if index is not None:
         print(index)
     verified = check_folder(folder, index)
@@ -49,3 +68,4 @@ def check(
             print(f"precision on this machine ({device}): {describe_precisions(device)}")
     if verified.without:
         print(f"{verified.without:,} more files have no checksums")
+    print("\n".join(lines), end="\n" * bool(lines))

@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankwell.cli.options import Device, IdField, TextFields, TitleField, resumable
+from rankwell.cli.options import Device, IdField, TextFields, TitleField, excludes, needs, resumable
 
 
 def fit(
+    context: typer.Context,
     data: Annotated[
         str,
         typer.Argument(
@@ -64,6 +65,15 @@ def fit(
         Path | None,
         typer.Option("--from", metavar="SYSTEM", help="A system to continue from: its models are tried, too."),
     ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log",
+            metavar="FOLDER",
+            help="The log of `rankwell serve --log`: fit to its clicks, too, and write --out, which may be the system "
+            "of --from, only if it is better on the last week.",
+        ),
+    ] = None,
     queries_from: Annotated[
         Literal["titles", "headings"] | None,
         typer.Option(
@@ -78,6 +88,8 @@ def fit(
     significantly better than the cheaper one before it. Steps that do not fit into the time are skipped. The result is
     one folder with everything a search needs and a report. If interrupted, rerun the command to resume.
 
+    With --log, exits with code 3 if nothing is better on the last week than the system of --from, which then stays.
+
     Examples:
 
         rankwell fit my-data --out my-system
@@ -88,25 +100,36 @@ def fit(
 
         rankwell fit my-data --out my-system --try BAAI/bge-reranker-base --try sentence-transformers/all-mpnet-base-v2
 
+        rankwell fit my-data --from my-system --log searches --out my-system
+
         rankwell search my-system "how do bees keep warm"
     """
+    needs(context, {"log": "previous"})
+    if log is not None:
+        excludes(context, "--log", "report", "run", "queries_from")
     with resumable():
         from rankwell.corpus.formats.fields import Columns
         from rankwell.training.fit.fit import fit as fit_system
+        from rankwell.training.fit.refit import NotBetterError
 
-        fit_system(
-            data,
-            out,
-            columns=Columns(id_field, text_field, title_field),
-            minutes=minutes,
-            device=device,
-            seed=seed,
-            measure=measure,
-            train=train,
-            report=report,
-            tries=tries or (),
-            previous=previous,
-            queries_from=queries_from,
-            runs=run or (),
-            say=partial(print, flush=True),  # so that a log shows each step when it is done
-        )
+        try:
+            fit_system(
+                data,
+                out,
+                columns=Columns(id_field, text_field, title_field),
+                minutes=minutes,
+                device=device,
+                seed=seed,
+                measure=measure,
+                train=train,
+                report=report,
+                tries=tries or (),
+                previous=previous,
+                queries_from=queries_from,
+                runs=run or (),
+                log=log,
+                say=partial(print, flush=True),  # so that a log shows each step when it is done
+            )
+        except NotBetterError as reason:
+            print(reason)
+            raise typer.Exit(3) from None

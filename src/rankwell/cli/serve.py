@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from rankwell.cli.options import (
     BackendOption,
@@ -41,6 +41,9 @@ SETTINGS: dict[str, Any] = {
     "max_body": Annotated[int, Ge(1)],
     "drain_seconds": Annotated[int, Ge(0)],
     "proxy": IPv4Address | IPv6Address,
+    "keep_days": Annotated[int, Ge(1), Le(36_500)],
+    "log_mb": Annotated[int, Ge(1)],
+    "log_texts": bool,
 }
 
 
@@ -115,6 +118,20 @@ def serve(
     timeout_ms: Annotated[
         int, typer.Option("--timeout-ms", min=1, help="Deadline of a request that sets none.")
     ] = 30_000,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log",
+            metavar="FOLDER",
+            help="Log searches and clicks to daily files in this folder, for `rankwell fit --log` and `check --log`.",
+        ),
+    ] = None,
+    explore: Annotated[
+        bool,
+        typer.Option(
+            "--explore", help="Show a random document of ranks 11 to 30 with each search, to learn its clicks."
+        ),
+    ] = False,
     settings: Settings = None,
 ) -> None:
     """Serve a system, or an index and a re-ranker, over HTTP, with a page to search and compare.
@@ -144,6 +161,9 @@ def serve(
 
     proxy: IP address of a reverse proxy, which may have more than half of all connections.
 
+    keep_days: days after which files of --log are removed (90); log_mb: megabytes of a day's file (256); log_texts:
+    whether the queries' words are logged (true) or their hashes, from which nothing can be fitted (false).
+
     Examples:
 
         rankwell serve
@@ -156,6 +176,8 @@ def serve(
 
         rankwell serve my-index --model my-model --hybrid 0.7
 
+        rankwell serve my-system --log searches --set keep_days=30
+
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
     from rankwell.core.errors import RankwellError
@@ -167,6 +189,7 @@ def serve(
     from rankwell.serve.engine import Batching
     from rankwell.serve.formats import Limits
     from rankwell.serve.listening import bind
+    from rankwell.serve.search_log import LogOptions
     from rankwell.serve.server import WRITING_KEY, ServerOptions, exit_on_signals
     from rankwell.serve.server import serve as serve_sources
     from rankwell.serve.state import Sources, default_models, read_aliases
@@ -179,7 +202,8 @@ def serve(
     if system is not None:
         fitted = ("index", "model", "backend", "label", "trust_remote_code", "fuse", "blend", "hybrid", "encoder")
         excludes(context, "a system", *fitted, "vectors", "normalise")
-    needs(context, {"encoder": ("blend", "hybrid"), "vectors": "hybrid", "normalise": ("fuse", "blend")})
+    logging = {"keep_days": "log", "log_mb": "log", "log_texts": "log", "explore": "log"}
+    needs(context, {**logging, "encoder": ("blend", "hybrid"), "vectors": "hybrid", "normalise": ("fuse", "blend")})
     search = {
         "shares": Shares.from_options(fuse, blend, rare.get("normalise", "min-max")),
         "hybrid": hybrid if hybrid is None else Shares.hybrid(hybrid).similarity,
@@ -201,7 +225,9 @@ def serve(
         sources = replace(sources, min_relevance=min_relevance)
         if system is not None:
             sources = replace(sources, index=system, models=(), search={}, is_system=True, reranks=True)
-        service = serve_sources(sources, limits, batching, options, place, _say)
+        days, megabytes = rare.get("keep_days", 90), rare.get("log_mb", 256)
+        logs = None if log is None else LogOptions(log, rare.get("log_texts", True), days, megabytes, explore)
+        service = serve_sources(sources, limits, batching, options, place, _say, logs)
     if service.unfinished:
         # A normal exit would wait for threads, or abort if they are in native code.
         sys.stdout.flush()

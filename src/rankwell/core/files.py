@@ -259,6 +259,26 @@ def _cannot_be_made(error: OSError, path: Path) -> bool:
     return named in (path, *path.parents) or named.name.startswith(TEMPORARY_PREFIX)
 
 
+def exchange(first: Path, second: Path) -> None:
+    """Exchange two files or folders on one disk in a single rename, so that both names always exist."""
+    import ctypes
+
+    library = None if os.name == "nt" else ctypes.CDLL(None, use_errno=True)
+    rename = getattr(library, "renameat2", None)  # Linux
+    here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if rename is not None:
+        failed = rename(here, os.fsencode(first), here, os.fsencode(second), flag)
+    elif (rename := getattr(library, "renamex_np", None)) is not None:  # macOS; its RENAME_SWAP is 2, too
+        failed = rename(os.fsencode(first), os.fsencode(second), flag)
+    else:
+        raise WriteError(f"cannot replace {second} in one step: this system has no way to exchange two folders")
+    if failed:
+        reason = os.strerror(ctypes.get_errno()).lower()
+        raise WriteError(f"cannot replace {second} in one step: {reason}")
+    for folder in {first.parent, second.parent}:
+        sync_folder(folder)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames within ``folder`` durable, if the system can open folders (Windows cannot)."""
     if os.name == "nt":

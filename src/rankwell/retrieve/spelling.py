@@ -63,6 +63,14 @@ def find_corrections(
     return {place: some for place, some in found.items() if some}
 
 
+def unknown_words(segments: Sequence[Segment], analyzer: Analyzer, texts: Sequence[str]) -> list[list[str]]:
+    """The words of each text that no document has."""
+    words = analyzer.words_batch(texts)
+    terms = list({word.term for some in words for word in some if word.term is not None})
+    known = {term for term, count in zip(terms, _frequencies(segments, terms).tolist(), strict=True) if count}
+    return [[word.text for word in some if word.term is not None and word.term not in known] for some in words]
+
+
 def suggest(segments: Sequence[Segment], analyzer: Analyzer, text: str) -> str | None:
     """A query with its unknown words corrected; None if there is nothing to correct."""
     found = find_corrections(segments, analyzer, [text], [analyzer.terms(text)], {})

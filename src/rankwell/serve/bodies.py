@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rankwell.core.errors import InputError
 from rankwell.corpus.records import Document
 from rankwell.serve.engine import Metrics
-from rankwell.serve.formats import Limits, NewDocument
+from rankwell.serve.formats import Event, Limits, NewDocument
 from rankwell.serve.listening import Hosts
 from rankwell.serve.tracing import note
 
@@ -117,14 +117,27 @@ def parse_documents(body: bytes) -> list[Document]:
     return documents
 
 
+def parse_events(body: bytes, most: int) -> list[Event]:
+    """The events of a body, one or a list of them."""
+    try:
+        events = pydantic_core.from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(400, "malformed", f"the body is not JSON: {error}") from None
+    if not isinstance(events, list):
+        return [validated(Event, events)]
+    if not 0 < len(events) <= most:
+        raise ApiError(422, "validation", f"{len(events):,} events; expected 1 to {most:,}")
+    return [validated(Event, event, f"{number}.") for number, event in enumerate(events)]
+
+
 def sends_key(headers: dict[bytes, bytes], key: str) -> bool:
     """Whether a request's headers have this key."""
     scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
     return scheme.lower() == b"bearer" and hmac.compare_digest(sent.strip(), key.encode())
 
 
-def validated(shape: type[Parsed], fields: dict[str, Any]) -> Parsed:
-    """The body as a model; an error names the first problem without repeating its text."""
+def validated(shape: type[Parsed], fields: dict[str, Any], item: str = "") -> Parsed:
+    """A body, or an ``item`` of it, as a model; an error names the first problem without repeating its text."""
     try:
         return shape.model_validate(fields)
     except ValidationError as error:
@@ -134,7 +147,7 @@ def validated(shape: type[Parsed], fields: dict[str, Any]) -> Parsed:
         if first["type"] == "extra_forbidden":
             known = ", ".join(field.alias or name for name, field in shape.model_fields.items())
             line = f"there is no such field (known: {known})"
-        raise ApiError(422, "validation", f"{place}: {line}") from None
+        raise ApiError(422, "validation", f"{item}{place}: {line}") from None
 
 
 class BodyReader:

@@ -18,6 +18,7 @@ from rankwell.retrieve.index import Index
 from rankwell.serve.formats import (
     CohereRerank,
     EmbeddingsRequest,
+    Event,
     Explain,
     MixedbreadRerank,
     NewDocument,
@@ -63,6 +64,7 @@ _BODIES: dict[str, dict[type[BaseModel], dict[str, Any]]] = {
     "/v1/embeddings": {EmbeddingsRequest: {"input": ["The cluster shivers."]}},
     "/embed": {TeiEmbed: {"inputs": ["The cluster shivers."]}},
     "/search": {Search: {"query": "how do bees keep warm", "k": 3}},
+    "/events": {Event: {"query_id": "4f0c…", "event_attributes": {"object": {"object_id": "d7"}}}},
     "/explain": {Explain: {"query": "how do bees keep warm", "document": "The cluster shivers."}},
     "/documents": {NewDocument: {"id": "doc-3", "text": "The cluster shivers.", "year": 2024}},
 }

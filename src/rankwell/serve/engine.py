@@ -63,6 +63,12 @@ class Metrics:
         self.batch_tokens = histogram("rankwell_batch_tokens", "Tokens per batch.", buckets=_TOKENS)
         self.batch_seconds = histogram("rankwell_batch_seconds", "Time per batch.", buckets=_SECONDS)
         self.batch_requests = histogram("rankwell_batch_requests", "Requests per batch.", buckets=_REQUESTS)
+        self.searches = counter(
+            "rankwell_searches_total", "Logged searches: all, empty, clicked, or below min-relevance.", ("kind",)
+        )
+        self.events = counter("rankwell_events_total", "Events sent, by outcome.", ("outcome",))
+        self.dropped = counter("rankwell_log_dropped_total", "Lines that could not be logged.")
+        self.logging = gauge("rankwell_log_writing", "1 while searches and events are being logged.")
         self.reloads = counter("rankwell_reloads_total", "Reloads, by outcome.", ("outcome",))
         self.generation = gauge("rankwell_generation", "Times index and models were opened.")
 

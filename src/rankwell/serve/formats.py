@@ -135,6 +135,7 @@ class Search(Body):
     highlight: bool = Field(
         True, description="Return the positions of matching words and of split words, in up to 20 documents."
     )
+    log: bool = Field(True, description="Whether a service with a log logs this search.")
 
 
 class Explain(Body):
@@ -150,6 +151,41 @@ class Explain(Body):
     )
     attention: AttentionRule | None = Field(None, description="Attention rule. Default: the model's.")
     links: int = Field(10, ge=0, le=100, description="Number of strongest links to return.")
+
+
+class Known(BaseModel):
+    """A part of an event: further fields, which many clients send, are left out."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class Clicked(Known):
+    """What an event is about."""
+
+    object_id: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+
+
+class Position(Known):
+    """Where it was."""
+
+    ordinal: int | None = Field(None, ge=1, le=LARGEST)
+
+
+class EventAttributes(Known):
+    """A document, and its position if that is known."""
+
+    object: Clicked
+    position: Position | None = None
+
+
+class Event(Known):
+    """What a user did with a result of a search, as User Behavior Insights has it; further fields are not logged."""
+
+    query_id: Name = Field(description="The one that the answer of the search had.")
+    action_name: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(
+        "click", description="Clicks are what `rankwell fit --log` reads."
+    )
+    event_attributes: EventAttributes = Field(description='The document, as in {"object": {"object_id": "d7"}}.')
 
 
 class NewDocument(BaseModel):
@@ -356,7 +392,9 @@ def search_fields(parameters: dict[str, str]) -> dict[str, Any]:
     numbers = {name: int(texts[name]) for name in ("k", "from", "depth", "timeout_ms") if _is_number(texts.get(name))}
     with suppress(KeyError, ValueError):
         texts |= {"min_relevance": float(texts["min_relevance"])}
-    flags = {name: texts[name] == "true" for name in ("highlight", "syntax") if texts.get(name) in ("true", "false")}
+    flags = {
+        name: texts[name] == "true" for name in ("highlight", "syntax", "log") if texts.get(name) in ("true", "false")
+    }
     return texts | numbers | flags
 
 

@@ -18,6 +18,7 @@ from rankwell.serve.bodies import (
     json_response,
     parse,
     parse_documents,
+    parse_events,
     sends_key,
     shutting_down,
     validated,
@@ -162,6 +163,15 @@ async def search_by_address(call: Called) -> Response:
 async def search(call: Called) -> Response:
     """Search the index: the first stage (BM25, or hybrid search), the re-ranker, or both side by side."""
     return await call.answer(Search, call.service.search)
+
+
+@ranking.post("/events")
+async def events(call: Called) -> Response:
+    """Log what a user did with the results of a search, such as a click: one event, or a list of them."""
+    if call.service.draining:
+        raise shutting_down()
+    sent = parse_events(await call.read(), call.service.limits.documents)
+    return json_response(call.service.log_events(sent, call.about))
 
 
 @get(ranking, "/documents/{docid:path}")

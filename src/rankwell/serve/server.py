@@ -25,6 +25,7 @@ from rankwell.serve.bodies import LOG, ApiError, JsonLines, RateLimit
 from rankwell.serve.engine import Batching
 from rankwell.serve.formats import Limits
 from rankwell.serve.listening import Connection, Connections, Hosts, Place, check_hosts
+from rankwell.serve.search_log import LogOptions
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 from rankwell.serve.tracing import provider_from_environment
@@ -94,6 +95,7 @@ def serve(
     options: ServerOptions,
     place: Place,
     say: Callable[[str], None],
+    log: LogOptions | None = None,
 ) -> Service:
     """Open the sources and serve them until told to stop. ``say`` is given lines for the user."""
     tracing = None
@@ -101,7 +103,7 @@ def serve(
         tracing = provider_from_environment()
     except MissingExtraError as error:  # the variable may be set for every program of a machine
         say(f"requests are not traced: {error}")
-    service = Service(sources, limits, batching)
+    service = Service(sources, limits, batching, log)
     if service.state.note:
         say(service.state.note)
     if (lacking := service.holder.lacking) is not None:

@@ -34,6 +34,7 @@ from rankwell.serve.formats import (
     Answer,
     Body,
     EmbeddingsRequest,
+    Event,
     Explain,
     Limits,
     Rerank,
@@ -41,7 +42,8 @@ from rankwell.serve.formats import (
     Search,
     Vectors,
 )
-from rankwell.serve.state import Found, Holder, Model, Sources, State, WriteJob
+from rankwell.serve.search_log import LogOptions, SearchLog
+from rankwell.serve.state import Found, Holder, Model, Sources, State, WriteJob, place_of
 from rankwell.serve.tracing import part
 
 Result = TypeVar("Result")
@@ -59,9 +61,16 @@ SEARCH_BATCH = 64  # queries per hybrid search; BM25 gains nothing from batches
 class Service:
     """Serves requests between :meth:`start` and :meth:`stop`."""
 
-    def __init__(self, sources: Sources, limits: Limits | None = None, batching: Batching | None = None):
+    def __init__(
+        self,
+        sources: Sources,
+        limits: Limits | None = None,
+        batching: Batching | None = None,
+        log: LogOptions | None = None,
+    ):
         self.limits = limits or Limits()
         self.metrics = Metrics()
+        self.log = None if log is None else SearchLog(log, self.metrics)
         self.holder = Holder(sources)
         self.engine = RequestEngine(batching, self.metrics)
         self.draining = False
@@ -103,6 +112,8 @@ class Service:
         self._watcher.start()
         if self.holder.lacking is not None:
             self._encoder.start()
+        if self.log is not None:
+            self.log.start()
 
     def stop(self) -> None:
         """Finish the requests under way. A reload under way is abandoned."""
@@ -112,6 +123,8 @@ class Service:
             pool.shutdown(wait=True, cancel_futures=True)
         for queue in self._queues:
             queue.stop()
+        if self.log is not None:
+            self.log.stop()
 
     @property
     def unfinished(self) -> bool:
@@ -143,16 +156,22 @@ class Service:
                 pace(SCRUB_PAUSE * SCRUB_RATE)
 
     def _watch(self) -> None:
-        """Serve the index as other processes change it."""
-        problem = ""
+        """Serve the index as other processes change it, and the system that takes the place of another one."""
+        problem, tried = "", self.state.place
         while not self._stopping.wait(WATCH_SECONDS):
             try:
+                if self.holder.replaced:
+                    if (found := place_of(self.holder.sources)) != tried:  # once, even if it cannot be opened
+                        tried = found
+                        self._reopened(self.holder.reload().result())
+                    continue
                 before, fresh = self.state.generation, self.holder.refresh()
                 problem = ""
                 if fresh.generation != before:
                     self.metrics.generation.set(fresh.generation)
                     LOG.info("refresh", extra={"about": {"generation": fresh.generation}})
             except Exception as error:  # what is served stays
+                self.metrics.reloads.labels("failed").inc(int(self.holder.replaced))
                 if str(error) != problem:
                     problem = str(error)
                     LOG.error("refresh", extra={"about": {"outcome": "failed", "error": problem}})
@@ -276,12 +295,16 @@ class Service:
                 scored = await self._score(reranker, prepare, scoring, about)
                 ms |= {"rerank": round(scoring.work_ms, 3), "queue": round(scoring.queue_ms, 3)}
         most = self.limits.highlighted
-        shown = partial(search_answer, state, model, body, query, found, scored, most=most, least=least)
+        log = self.log if body.log else None
+        explores = log is not None and log.options.explore
+        how = {"most": most, "least": least, "explores": explores}
+        shown = partial(search_answer, state, model, body, query, found, scored, **how)
         answer = await self._in(self._answering, shown)
         about |= {"candidates": len(found.ranking), "generation": state.generation}
         ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
         echo = {"query": body.query, "type": label, "stages": stages, "k": body.k, "from": body.offset, "depth": depth}
         echo |= {"model": None if reranker is None else reranker.name, "generation": state.generation}
+        echo |= {} if log is None else {"query_id": log.search(body, answer)}
         return {**echo, "ms": ms, **answer}
 
     def _least(self, state: State, asked: float | None, rates: bool) -> float | None:
@@ -290,6 +313,17 @@ class Service:
             line = "answers have no relevance here: only those of a system fitted to 50 judged queries, ranked by it"
             raise ApiError(409, "unavailable", f"min_relevance: {line}")
         return (state.min_relevance or 0.0 if asked is None else asked) if rates else None
+
+    def log_events(self, events: Sequence[Event], about: Answer) -> Answer:
+        """Log what users did with the results of searches."""
+        if self.log is None:
+            raise ApiError(409, "unavailable", "this service keeps no log; start it with --log FOLDER")
+        logged = sum([self.log.event(event) for event in events])
+        about |= {"events": logged}
+        if not logged:
+            line = "query_id: no search of the last hours has this id and showed this document"
+            raise ApiError(404, "not_found", line)
+        return {"events": logged, "unknown": len(events) - logged}
 
     def _check_search(self, system: System, body: Search) -> tuple[FilterSource | None, str]:
         """Raise for fields of a search that are wrong or beyond a limit; returns its filter, and its query in plain."""
@@ -349,10 +383,13 @@ class Service:
             problem = str(error) if isinstance(error, RankwellError) else f"{type(error).__name__}: {error}"
             LOG.error("reload", extra={"about": {"outcome": "failed", "error": problem}})
             raise ApiError(409, "reload_failed", f"the old index and models stay in use: {problem}") from None
+        self._reopened(fresh)
+        return self.ready()
+
+    def _reopened(self, fresh: State) -> None:
         self._serve(fresh)
         self.metrics.reloads.labels("done").inc()
         LOG.info("reload", extra={"about": {"outcome": "done", "generation": fresh.generation}})
-        return self.ready()
 
     def ready(self) -> Answer:
         """What is served, and whether the service accepts requests."""

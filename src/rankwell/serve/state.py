@@ -7,6 +7,7 @@ index and one model even if they are reloaded meanwhile; an old state is closed 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ from rankwell.rank.models import Models
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.relevance import signals_of, word_shares
 from rankwell.rank.system import DEPTH, System
+from rankwell.rank.texts import SYSTEM
 from rankwell.retrieve.index import Index
 from rankwell.serve.describe import example_queries
 
@@ -168,6 +170,19 @@ class Found:
     encoded: EncodedQueries | None
 
 
+Place = tuple[int, int]
+"""Tells a system from another one in the same folder: where its description is on the disk, and of when."""
+
+
+def place_of(sources: Sources) -> Place | None:
+    """The system that is in its folder now; None if there is none, or only an index is served."""
+    with suppress(OSError):
+        if sources.is_system and sources.index is not None:
+            status = os.stat(sources.index / SYSTEM)
+            return status.st_ino, status.st_mtime_ns
+    return None
+
+
 @dataclass(frozen=True, eq=False)
 class State:
     """An index and models, ready to use."""
@@ -186,6 +201,8 @@ class State:
     min_relevance: float | None = None
     pair_tokens: Mapping[str, float] = field(default_factory=dict)
     """For each model, the tokens of a query and a document with all its windows: the mean of some of the index."""
+    place: Place | None = None
+    """Which system it was opened from, if it is one."""
     dense_lock: threading.Lock = field(default_factory=threading.Lock)
     """Of the bi-encoder, which two threads must not use at once. The index's analyser needs no lock: only the one
     search queue uses it."""
@@ -366,6 +383,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
     """Open everything and use it once, so that problems show now and the first request is fast."""
     if sources.index is None and not sources.models:
         raise RankwellError("nothing to serve: give an index, a model, or both")
+    place = place_of(sources)
     system = sources.open_system()
     if sources.is_system and system is not None and system.ranker is not None:
         sources = replace(sources, models=(str(system.ranker),))
@@ -394,11 +412,13 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         if system is None:
             raise RankwellError("--min-relevance needs a system made by `rankwell fit`")
         system.rated(EVERYTHING, least)
-    state = State(system, models, generation, encoder, sources.aliases, examples, reranks, least)
+    state = State(system, models, generation, encoder, sources.aliases, examples, reranks, least, place=place)
     state = replace(state, pair_tokens=state.measure_pairs())
     if system is not None:
         state.search(state.first, [WARM_UP], 1)
     state.tokens  # noqa: B018  (loaded now rather than at the first request)
+    if place_of(sources) != place:  # replaced meanwhile: the parts may be of two systems
+        return open_state(sources, generation)
     return state
 
 
@@ -481,12 +501,17 @@ class Holder:
         """Whether a thread is reopening the sources."""
         return any(thread.is_alive() for thread in self._reloads)
 
+    @property
+    def replaced(self) -> bool:
+        """Whether another system has taken the place of the one that is served."""
+        return place_of(self.sources) not in (self.state.place, None)
+
     def refresh(self, written: Index | None = None) -> State:
         """Serve the index as it is now, if another process or :meth:`write`, which opened it, has changed it."""
         with self._lock:
             state = self.state
             index = None if state.index is None else (written or state.index).refreshed()
-            if state.system is None or index is None or index is state.index:
+            if state.system is None or index is None or index is state.index or self.replaced:
                 return state
             if state.models and not index.has_texts:
                 raise RankwellError(f"{index.folder} was changed and has no texts now, which a re-ranker needs")
@@ -509,6 +534,8 @@ class Holder:
         """
         with self._lock:
             assert self.state.system is not None
+            if self.replaced:
+                raise RankwellError("the system is being replaced by another one; try again")
             writer = self._writing(self.state.system.first_stage, self.state.system.index.reopened())
             documents: dict[str, Document] = {}
             deleted: set[str] = set()

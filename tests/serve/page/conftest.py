@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage
     from starlette.types import ASGIApp
 
+    from rankwell.serve.search_log import LogOptions
+
 SECONDS = 120
 
 
@@ -165,9 +167,10 @@ def start_site(program: str, page_index: Path) -> Iterator[Callable[..., Site]]:
         search: dict[str, Any] | None = None,
         index: Path = page_index,
         reranks: bool = True,
+        log: LogOptions | None = None,
         **options: Any,
     ) -> Site:
-        service = Service(Sources(index, tuple(map(str, models)), search=search or {}, reranks=reranks))
+        service = Service(Sources(index, tuple(map(str, models)), search=search or {}, reranks=reranks), log=log)
         quick = {name: replace(model, warm_up=(10**6, 0.0)) for name, model in service.state.models.items()}
         service.holder.state = replace(service.state, models=quick)  # the usual depth, however busy the machine is
         started.append(Site(service, **options))

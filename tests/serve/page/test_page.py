@@ -11,6 +11,8 @@ from rankwell.corpus.records import Document
 from rankwell.rank.fusion import Shares
 from rankwell.retrieve.index import Index
 
+from ..conftest import wait_until
+
 QUERY = "how do bees keep warm in winter"
 Opened = Callable[..., Any]
 
@@ -424,3 +426,25 @@ def test_a_key_is_asked_for_once(new_page: Opened, start_site: Callable[..., Any
     page.loaded()
     page.open(closed.at(q="honey"))
     page.loaded()
+
+
+def test_a_click_on_the_list_that_users_get_is_logged(
+    start_site: Opened, searched: Opened, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    from rankwell.serve.search_log import LogOptions
+
+    site = start_site(tiny_checkpoint, log=LogOptions(tmp_path))
+    page = searched(site, QUERY)
+    for side, place in ((0, 2), (1, 3)):
+        page.click(f'.column[data-side="{side}"] .card:nth-child({place}) .name')
+        page.until("document.querySelector('#panel').open")
+        page.press("Escape")
+        page.until("!document.querySelector('#panel').open")
+    wait_until(lambda: any(tmp_path.glob("events-*")) and any(tmp_path.glob("queries-*")))
+    [query, event] = [
+        json.loads(path.read_text()) for kind in ("queries", "events") for path in tmp_path.glob(f"{kind}-*")
+    ]
+    assert query["query_response_hit_ids"] == rank_free(shown(page, 1))
+    assert event["query_id"] == query["query_id"]
+    assert event["event_attributes"]["object"]["object_id"] == query["query_response_hit_ids"][2]
+    assert event["event_attributes"]["position"] == {"ordinal": 3}

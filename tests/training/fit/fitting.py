@@ -52,10 +52,10 @@ def perfect(task: FitTask, below: Result, plan: Plan) -> Result:
     return Result(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant))
 
 
-def write_titles(folder: Path) -> Path:
-    """Forty documents, each the answer to a query that has the words of its title; another's text has them twice."""
+def write_titles(folder: Path, count: int = 40) -> Path:
+    """Documents, each the answer to a query that has the words of its title; another's text has them twice."""
     words = ["bees", "wasps", "tea", "milk", "honey", "wax", "hive", "queen", "comb", "swarm", "drone", "pollen"]
-    pairs = list(permutations(words, 2))[:40]
+    pairs = list(permutations(words, 2))[:count]
     folder.mkdir()
     others = pairs[1:] + pairs[:1]
     documents = [

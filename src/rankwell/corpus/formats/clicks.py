@@ -68,6 +68,11 @@ def read_clicks(path: FilePath) -> tuple[Qrels, str]:
         at[position] = seen + times, clicked + counts["clicks"]
     if not shown:
         raise InputError(path, None, "is empty, expected clicks")
+    return judge_clicks(shown)
+
+
+def judge_clicks(shown: Mapping[tuple[str, str], Mapping[int, Cell]]) -> tuple[Qrels, str]:
+    """Judgments from the impressions and clicks of pairs by position, and a line that says how many were used."""
     grades: dict[str, dict[str, int]] = {}
     for (qid, docid), relevant in zip(shown, _relevance(list(shown.values())), strict=True):
         if sum(times for times, _ in shown[qid, docid].values()) >= LEAST_IMPRESSIONS:

@@ -51,6 +51,11 @@ async function ask(path, options) {
   });
 }
 
+// A click on what the service has logged; the page does not wait for it, and goes on without it.
+export const clicked = (query_id, id, ordinal) => {
+  post("events", { query_id, event_attributes: { object: { object_id: id }, position: { ordinal } } }).catch(() => {});
+};
+
 export const get = (path) => ask(path, {});
 
 export function post(path, body, signal) {

@@ -1,6 +1,6 @@
 // The page's whole course: an address is read, shown, and changed by what the user does.
 
-import { get } from "./api.js";
+import { clicked, get } from "./api.js";
 import { byId, count, plural } from "./dom.js";
 import { notice, nothing, refusal, skeleton, start, withoutModel } from "./notices.js";
 import { closePanel, showPanel } from "./panel.js";
@@ -17,7 +17,11 @@ function go(state, { replace = false } = {}) {
   return render();
 }
 
-const open = (doc, by) => go({ ...read(), ...PANEL, doc, by });
+function open(doc, by) {
+  const { logged, lists } = page.found;
+  if (logged?.name === by) clicked(logged.id, doc, lists.find(({ name }) => name === by).rows.find(({ id }) => id === doc).rank);
+  return go({ ...read(), ...PANEL, doc, by });
+}
 const close = () => read().doc && go({ ...read(), ...PANEL });
 const actions = { go, open };
 

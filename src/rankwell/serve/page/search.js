@@ -33,7 +33,7 @@ async function withFirst(state, chosen, model, words, least, signal, early) {
   const offset = (state.page - 1) * state.k;
   const body = { query: state.q, k: Math.min(state.k, MOST - offset), from: offset, depth: state.depth, stages, model, words, ...filtered(state), ...all(least) };
   let done = false;
-  const first = chosen.length === 1 ? null : post("search", { ...body, stages: FIRST }, signal).then((answer) => {
+  const first = chosen.length === 1 ? null : post("search", { ...body, stages: FIRST, log: false }, signal).then((answer) => {
     if (!done) early(summary(firstOnly(answer, chosen)));
   }, () => {}); // what is wrong with it is wrong with the other request, too
   let answer;
@@ -55,7 +55,9 @@ async function withFirst(state, chosen, model, words, least, signal, early) {
     });
     return { name, rows };
   });
-  return { lists, documents: documentsOf([answer]), answers: [answer], candidates: answer.candidates };
+  // Of two lists, only the model's is what the service logs.
+  const logged = answer.query_id && { id: answer.query_id, name: model ?? FIRST };
+  return { lists, documents: documentsOf([answer]), answers: [answer], candidates: answer.candidates, logged };
 }
 
 const documentsOf = (answers) => Object.fromEntries(answers.flatMap(({ first, results }) => [...first ?? [], ...results]).map((entry) => [entry.id, entry]));
@@ -68,7 +70,7 @@ function firstOnly(answer, chosen) {
 
 // Two models have no ranks of each other: both rank all candidates, and the page is cut here.
 async function twoModels(state, chosen, words, signal) {
-  const body = { query: state.q, k: state.depth, depth: state.depth, stages: "rerank", words, ...filtered(state) };
+  const body = { query: state.q, k: state.depth, depth: state.depth, stages: "rerank", words, log: false, ...filtered(state) };
   const answers = await Promise.all(chosen.map((model) => post("search", { ...body, model }, signal)));
   const ranks = answers.map((answer) => new Map(answer.results.map((entry) => [entry.id, entry.rank])));
   const begin = (state.page - 1) * state.k;

@@ -30,6 +30,15 @@ from rankwell.retrieve.index import Index
 from rankwell.training.fit.climb import SAVING, Climb, Clock, climb
 from rankwell.training.fit.headings import Kind, write_headed
 from rankwell.training.fit.judge import figure_of, mean_of
+from rankwell.training.fit.refit import (
+    LAST_WEEK,
+    TRAIN,
+    LoggedDataset,
+    NotBetterError,
+    check_exchange,
+    compare_systems,
+    put_in_place,
+)
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
 from rankwell.training.fit.results import Result
 from rankwell.training.fit.split import SET_ASIDE, Part, Parts, check_judged
@@ -62,6 +71,7 @@ def fit(
     previous: str | os.PathLike[str] | None = None,
     queries_from: Kind | None = None,
     runs: Sequence[str] = (),
+    log: str | os.PathLike[str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> System:
     """Fit a system to the documents and judged queries of a data set, as ``rankwell fit`` does.
@@ -74,6 +84,10 @@ def fit(
     returned, as ``SPLIT=FILE``, which is then what has to be beaten. For data without judged queries,
     ``queries_from`` takes the documents' ``titles`` or ``headings`` as queries. If interrupted, call it again to
     resume.
+
+    With the ``log`` of a service, its clicks are fitted to as well, and ``out``, which may be the place of the
+    ``previous`` system, gets one that is better on the last week. Otherwise, it raises :class:`NotBetterError`, and
+    nothing has changed.
 
     >>> system = fit("my-data", "my-system", minutes=10)                           # doctest: +SKIP
     >>> system.search("how do bees keep warm")                                     # doctest: +SKIP
@@ -95,6 +109,8 @@ def fit(
         tuple(runs),
         columns if columns and columns.named else None,
         tuple(dict.fromkeys(tries)),
+        None if previous is None or log is None else Path(previous),
+        None if log is None else Path(log),
     )
     if not minutes > 0:
         raise RankwellError(f"--minutes {minutes:g}: expected more than 0")
@@ -103,6 +119,8 @@ def fit(
     chosen_device(device)
     for name in task.tries:
         describe(find_model(name))  # raises if it is missing, before the first steps take their time
+    if task.log is not None:
+        return _refit(task, task.log, say)
     system, lines = _fit_judged(task, task, say) if queries_from is None else _fit_headed(task, queries_from, say)
     for line in lines:
         say(line)
@@ -167,6 +185,42 @@ def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted
         saved = fitted.with_index(index).save(task.out, card={**fitted.card, "queries": kind})
         shutil.rmtree(work, ignore_errors=True)
     return saved, lines
+
+
+def _refit(task: FitTask, log: Path, say: Callable[[str], None]) -> System:
+    """Fit to a log as well, in ``OUT.refit``, and put the system in its place if it is better on the last week."""
+    if task.previous is None:
+        raise RankwellError("a log needs the system that made it (--from)")
+    old, out = System.open(task.previous, device=task.device), task.out.resolve()  # a symbolic link stays
+    if replaces := out.exists() and out.samefile(task.previous):
+        check_exchange(out)
+    else:
+        refuse_taken(out)
+    place = out.with_name(f"{out.name}.refit")
+    with lock(place, wait=False):
+        task.dataset = dataset = LoggedDataset(task.dataset, log, old, task.train_split)
+        key = dataset.key
+        for other in place.iterdir():  # of another log, or a system that was replaced
+            if other.is_dir() and other.name != key:
+                shutil.rmtree(other)
+        inner = replace(task, out=place / key / out.name, train_split=TRAIN, report_split=LAST_WEEK)
+        inner.dataset = dataset
+        inner.out.parent.mkdir(exist_ok=True)
+        if is_system(inner.out) and not inner.work.exists():  # killed before, or right after, it was put in its place
+            new = System.open(inner.out, device=task.device)
+        else:
+            new, _ = _fit_judged(inner, task, say)
+        ids = old.index.docids(old.index.documents.live_numbers())
+        if gone := int((new.index.documents.find(ids) < 0).sum()):
+            say(f"{gone:,} of the {len(ids):,} documents of {task.previous} are not in {task.data}")
+        line, better = compare_systems(inner, old, new)
+        if better:
+            put_in_place(inner.out, out, replaces=replaces)
+        shutil.rmtree(place)
+    if not better:
+        raise NotBetterError(f"{task.previous} stays: {line}")
+    say(f"{task.out}: {line}")
+    return System.open(task.out, device=task.device)
 
 
 def _small(out: Path) -> Path:
@@ -301,7 +355,7 @@ def _calibration(rated: Rated | None) -> Calibration | None:
 def command_of(task: FitTask) -> str:
     """The command that repeats the fit, from any folder."""
     usual = FitTask(task.data, task.out)
-    flags = {"queries_from": "queries-from", "train_split": "train", "report_split": "report"}
+    flags = {"queries_from": "queries-from", "previous": "from", "train_split": "train", "report_split": "report"}
     command = ["rankwell", "fit", _anywhere(task.data), "--out", str(task.out.absolute())]
     for field in fields(task):
         value = getattr(task, field.name)
@@ -313,6 +367,7 @@ def command_of(task: FitTask) -> str:
         elif field.name == "tries":
             command += [part for name in value for part in ("--try", _anywhere(name))]
         elif field.init and value != getattr(usual, field.name):
+            value = _anywhere(str(value)) if isinstance(value, Path) else value
             shown = f"{value:g}" if isinstance(value, float) else str(value)
             command += [f"--{flags.get(field.name, field.name)}", shown]
     return shlex.join(command)

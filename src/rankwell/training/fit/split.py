@@ -151,7 +151,7 @@ class Parts:
 def divide(dataset: Dataset, *, train: str | None, report: str | None, seed: int) -> Parts:
     """Divide the judged queries of a data set; ``train`` and ``report`` are splits, by default the usual ones."""
     splits = dataset.splits
-    train = dataset.split(train) if train is not None else _usual(dataset)
+    train = dataset.split(train) if train is not None else usual_split(dataset)
     if report is not None:
         dataset.split(report)
     else:
@@ -176,7 +176,7 @@ def divide(dataset: Dataset, *, train: str | None, report: str | None, seed: int
     return Parts(Part.of(queries, judged.qrels), fit, choose, reported or apart, report or SET_ASIDE, train)
 
 
-def _usual(dataset: Dataset) -> str | None:
+def usual_split(dataset: Dataset) -> str | None:
     """The split to train on: that of the usual name, or the only one; None if there is none."""
     splits = dataset.splits
     if "train" in splits:

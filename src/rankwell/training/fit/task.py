@@ -86,6 +86,10 @@ class FitTask:
     """The fields of the collection that are named."""
     tries: tuple[str, ...] = ()
     """Models to try beside the shipped one."""
+    previous: Path | None = None
+    """The system to continue from."""
+    log: Path | None = None
+    """The log of a service whose clicks are fitted to."""
 
     @property
     def work(self) -> Path:
