@@ -168,7 +168,7 @@ def use_the_extras(programs: Path, folder: Path) -> None:
         (folder / f"{name}.run").write_text(f"1 Q0 {best} 1 2 {name}\n1 Q0 c 2 1 {name}\n")
     run(rankwell, "analyse", "qrels.txt", "a.run", "b.run", "--out", "analysis", cwd=folder)
     assert list((folder / "analysis").glob("*.png"))
-    run(rankwell, "export", "rankwell-mini", "--backend", "onnx", "--out", "exported", cwd=folder)
+    run(rankwell, "export", "rankwell-mini", "--to", "onnx", "--out", "exported", cwd=folder)
     onnx = ("--model", "exported", "--backend", "onnx")
     assert "Bees" in run(
         rankwell, "rerank", "how do bees keep warm", "--collection", "collection.csv", *onnx, cwd=folder
