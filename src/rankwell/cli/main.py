@@ -35,6 +35,7 @@ EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "models"),
     **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "serve"),
+    "mcp": "agents",
     "matplotlib": "plots",
 }
 """The extra that installs a package, for the error message when it is missing."""
@@ -45,7 +46,7 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 GROUPS = {
     "Search": ("demo", "index", "search", "rerank", "evaluate", "explain", "analyse"),
     "Fit": ("fit", "tune", "train", "experiment"),
-    "Serve": ("serve", "check", "delete", "merge", "export"),
+    "Serve": ("serve", "mcp", "check", "delete", "merge", "export"),
 }
 """The commands of the help, in order; those that are not named here follow in alphabetical order."""
 ORDER = [name for names in GROUPS.values() for name in names]
