@@ -23,12 +23,6 @@ from rankwell.models.portable import export_encoder, export_ranker
 from rankwell.models.vector_layers import Dense
 
 TEXTS = ["how do bees keep warm in winter", "bogue", "tea.", "the bees keep warm in the hive " * 12, "日 ω zyx --"]
-    "how do bees keep warm in winter",
-    "bogue",
-    "tea.",
-    "the bees keep warm in the hive in winter " * 9,
-    "日 ω zyx --",
-]
 PAIRS = [(query, document) for query in (TEXTS[0], TEXTS[1]) for document in TEXTS]
 Numbers = NDArray[np.float32]
 

@@ -1,4 +1,4 @@
-"""An agent's session over MCP, with the client of the official SDK: find, filter, get, nothing fits, errors that help."""
+"""An agent's session over MCP, with the official SDK's client: find, filter, get, nothing fits, errors that help."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rankwell.cli.options import excludes, output_folder
+from rankwell.cli.options import Result, excludes, output_folder
 from rankwell.core.errors import RankwellError
 from rankwell.models.spec import AttentionRule
 
@@ -34,7 +34,7 @@ def export(
         AttentionRule | None,
         typer.Option("--attention", help="Attention rule, fixed in the graph. Default: the model's."),
     ] = None,
-) -> dict[str, Any]:
+) -> Result:
     """Export a re-ranker, a bi-encoder or a system, to use it without rankwell.
 
     --to sentence-transformers writes folders that SentenceTransformer, CrossEncoder and transformers load. --to onnx

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankwell.cli.options import Device, IdField, TextFields, TitleField, resumable
+from rankwell.cli.options import Device, IdField, Result, TextFields, TitleField, resumable
 
 
 def fit(
@@ -71,7 +71,7 @@ def fit(
             help="For data without judged queries: take the documents' titles, or Markdown headings, as queries.",
         ),
     ] = None,
-) -> None:
+) -> Result:
     """Fit a search system to your documents: first stage, re-ranker and weights.
 
     Tries steps from BM25 to a re-ranker. Each is measured on queries it was not fitted to, and kept only if it is
@@ -94,7 +94,7 @@ def fit(
         from rankwell.corpus.formats.fields import Columns
         from rankwell.training.fit.fit import fit as fit_system
 
-        fit_system(
+        system = fit_system(
             data,
             out,
             columns=Columns(id_field, text_field, title_field),
@@ -110,3 +110,4 @@ def fit(
             runs=run or (),
             say=partial(print, flush=True),  # so that a log shows each step when it is done
         )
+    return {"out": str(out), "describe": system.describe(), **system.card}
