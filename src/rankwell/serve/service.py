@@ -175,13 +175,16 @@ class Service:
         return self.holder.write(jobs)
 
     async def rerank(self, body: Rerank, deadline: float, about: Answer, request: str) -> Scored:
-        """Score the given texts."""
-        model = self.model(self.state, body.model)
-        texts = body.document_texts()
+        """Score the given texts, by the model alone or together with another engine's scores."""
+        state = self.state
+        model = self.model(state, body.model)
+        texts, given = body.document_texts(), body.engine_scores
+        if given is not None:
+            _check_engine_scores(state, given, len(texts))
         self._check_query(body)
         self._check_texts(body.texts_field, texts)
         label = self._type(body, model)
-        self._instruct(self.state, body.instruction, model)
+        self._instruct(state, body.instruction, model)
         guess = sum(map(len, texts)) // CHARACTERS_PER_TOKEN + len(texts) * (
             len(body.query) // CHARACTERS_PER_TOKEN + 3
         )
@@ -193,7 +196,11 @@ class Service:
 
         with self._room(guess, deadline) as entry:
             laid, logits = await self._score(model, prepare, entry, about)
-        scores = laid.join(relevance(logits) if body.raw_scores else probability(logits))
+        if given is not None:
+            fuse = partial(state.fuse_given, body.query, texts, given, laid.join(relevance(logits)))
+            scores = await self._in(self._answering, fuse)
+        else:
+            scores = laid.join(relevance(logits) if body.raw_scores else probability(logits))
         return Scored(request, model.name, scores, len(laid.sequences.tokens), laid.truncated, label)
 
     async def embed(self, body: EmbeddingsRequest) -> tuple[str, Vectors]:
@@ -493,6 +500,14 @@ class Service:
 
 def _invalid(line: str) -> ApiError:
     return ApiError(422, "validation", line)
+
+
+def _check_engine_scores(state: State, scores: Sequence[float], texts: int) -> None:
+    """Raise unless there is a score for each text, and a weight for them."""
+    if len(scores) != texts:
+        raise _invalid(f"scores: {len(scores):,} for {texts:,} documents; expected one for each")
+    if state.system is None or state.system.shares is None or not state.system.shares.first:
+        raise _invalid("scores: this service gives the scores of another engine no weight; leave them out")
 
 
 SearchGroup = tuple[State, str, int, Scope]
