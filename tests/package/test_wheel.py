@@ -78,7 +78,15 @@ def installed(name: str, *requirements: str) -> Path:
 @installs
 def test_the_wheel_holds_the_package_and_its_recipes(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for name in ("__init__.pyi", "py.typed", "sample/collection.tsv", "recipes/fit.yaml", "serve/page/index.html"):
+    for name in (
+        "__init__.pyi",
+        "py.typed",
+        "SKILL.md",
+        "llms.txt",
+        "sample/collection.tsv",
+        "recipes/fit.yaml",
+        "serve/page/index.html",
+    ):
         assert f"rankwell/{name}" in names
     assert any(name.startswith("rankwell/shipped/rankwell-mini/") and name.endswith(".safetensors") for name in names)
     assert not [name for name in names if name.startswith(("tests", "bench", "docs"))]
@@ -86,6 +94,13 @@ def test_the_wheel_holds_the_package_and_its_recipes(wheel: Path) -> None:
     page = zipfile.ZipFile(wheel).read(metadata).decode()
     assert "A search ranker fitted to your documents" in page
     assert re.findall(r"\]\((?!https?:)", page) == []
+
+
+@installs
+def test_an_index_would_take_the_archives(wheel: Path) -> None:
+    programs = installed("twine", "twine>=6.1")
+    shown = run(programs / "python", "-m", "twine", "check", "--strict", *wheel.parent.iterdir(), cwd=wheel.parent)
+    assert shown.count("PASSED") == 2
 
 
 def use_the_core(programs: Path, folder: Path) -> None:

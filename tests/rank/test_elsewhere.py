@@ -27,8 +27,10 @@ from rankwell.training.run import run_recipe
 pytestmark = pytest.mark.skipif(not PLACE, reason="RANKWELL_ENVIRONMENTS names no folder to install into")
 PACKAGES = ("qdrant-client>=1.16", "lancedb>=0.30", "psycopg[binary]>=3.2", "pgserver")
 AROUND = """
-import pgserver, psycopg
-server = pgserver.get_server("postgres")
+import os, pgserver, psycopg, shutil, tempfile
+folder = tempfile.mkdtemp()  # which the server's own user may enter
+os.chmod(folder, 0o777)
+server = pgserver.get_server(f"{{folder}}/data")
 connection = psycopg.connect(server.get_uri(), autocommit=True)
 {blocks}
 asked = [line.rstrip("\\n").split("\\t", 1) for line in open("queries.tsv")]
@@ -37,6 +39,7 @@ runs = {{name: {{qid: dict(search(text)[:100]) for qid, text in asked}} for name
 json.dump(runs, open("runs.json", "w"))
 connection.close()
 server.cleanup()
+shutil.rmtree(folder, ignore_errors=True)
 """
 
 
