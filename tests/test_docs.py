@@ -129,7 +129,7 @@ def test_every_measure_is_on_its_page() -> None:
 
 
 def test_what_programs_read_is_shipped_and_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``make docs`` writes llms.txt from the lists of README; SKILL.md is short and names verbs and options there are."""
+    """``make docs`` writes llms.txt from the lists of README; SKILL.md is short, and what it names is there."""
     import typer
 
     from rankwell.cli.main import app

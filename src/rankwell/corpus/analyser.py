@@ -26,11 +26,10 @@ from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.word_kernels import MAX_WORD_BYTES, find_codes, find_words
 
 try:
-    from Stemmer import Stemmer as make_stemmer
-    from Stemmer import algorithms
+    from Stemmer import Stemmer, algorithms
 except ImportError:  # no wheel for this Python: the same algorithms, slower
     from snowballstemmer import algorithms
-    from snowballstemmer import stemmer as make_stemmer
+    from snowballstemmer import stemmer as Stemmer  # noqa: N812
 
 LUCENE_STOP_WORDS = frozenset(
     (
@@ -202,7 +201,7 @@ class Analyzer(BaseModel):
         # No cache of its own: each distinct word is stemmed once anyway. One stemmer must not be used by two threads.
         if self.stemmer is None:
             return None
-        made = make_stemmer(self.stemmer)
+        made = Stemmer(self.stemmer)
         made.maxCacheSize = 0
         return made
 
