@@ -122,7 +122,7 @@ app = typer.Typer(
 )
 
 
-def find_verbs() -> list[Callable[..., None]]:
+def find_verbs() -> list[Callable[..., Any]]:
     """The function of every verb."""
     names = {module.name for module in pkgutil.iter_modules(cli.__path__)} - {"main", "options"}
     modules = {name: import_module(f"rankwell.cli.{name}") for name in names}
@@ -135,7 +135,7 @@ def find_verbs() -> list[Callable[..., None]]:
     return [verbs[name] for name in sorted(verbs, key=lambda name: (*ORDER, name).index(name))]
 
 
-def _takes_arguments(verb: Callable[..., None]) -> bool:
+def _takes_arguments(verb: Callable[..., Any]) -> bool:
     """Whether a verb cannot run without arguments."""
     parameters = inspect.signature(verb).parameters
     return any(name != "context" and parameter.default is parameter.empty for name, parameter in parameters.items())

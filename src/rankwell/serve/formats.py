@@ -198,11 +198,6 @@ class Rerank(Body):
     raw_scores: bool = Field(False, description="Return the model's raw scores instead of probabilities.")
     truncate: bool = Field(False, description="Truncate long texts instead of reading them in windows.")
 
-    @property
-    def engine_scores(self) -> list[float] | None:
-        """Another engine's scores of the texts, in the formats that have a place for them."""
-        return None
-
     def document_texts(self) -> list[str]:
         """The texts to score."""
         texts: str | list[str | Text] = getattr(self, self.texts_field)
@@ -239,11 +234,6 @@ class DocumentsRerank(Rerank):
         None, description="Your engine's scores of the texts, which count by the system's weight of a first stage."
     )
     return_documents: bool = Field(False, description="Return the texts too.")
-
-    @property
-    def engine_scores(self) -> list[float] | None:
-        """See :class:`Rerank`."""
-        return self.scores
 
 
 class CohereRerank(DocumentsRerank):

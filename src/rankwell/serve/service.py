@@ -33,6 +33,7 @@ from rankwell.serve.formats import (
     CHARACTERS_PER_TOKEN,
     Answer,
     Body,
+    DocumentsRerank,
     EmbeddingsRequest,
     Explain,
     Limits,
@@ -178,9 +179,12 @@ class Service:
         """Score the given texts, by the model alone or together with another engine's scores."""
         state = self.state
         model = self.model(state, body.model)
-        texts, given = body.document_texts(), body.engine_scores
-        if given is not None:
-            _check_engine_scores(state, given, len(texts))
+        texts = body.document_texts()
+        given = body.scores if isinstance(body, DocumentsRerank) else None
+        if given is not None and len(given) != len(texts):
+            raise _invalid(f"scores: {len(given):,} for {len(texts):,} documents; expected one for each")
+        if given is not None and (state.system is None or state.system.shares is None or not state.system.shares.first):
+            raise _invalid("scores: this service gives the scores of another engine no weight; leave them out")
         self._check_query(body)
         self._check_texts(body.texts_field, texts)
         label = self._type(body, model)
@@ -500,14 +504,6 @@ class Service:
 
 def _invalid(line: str) -> ApiError:
     return ApiError(422, "validation", line)
-
-
-def _check_engine_scores(state: State, scores: Sequence[float], texts: int) -> None:
-    """Raise unless there is a score for each text, and a weight for them."""
-    if len(scores) != texts:
-        raise _invalid(f"scores: {len(scores):,} for {texts:,} documents; expected one for each")
-    if state.system is None or state.system.shares is None or not state.system.shares.first:
-        raise _invalid("scores: this service gives the scores of another engine no weight; leave them out")
 
 
 SearchGroup = tuple[State, str, int, Scope]

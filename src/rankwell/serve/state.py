@@ -219,14 +219,17 @@ class State:
         """The scores of texts by a model, fused with those ``given`` by another engine in the first stage's place."""
         assert self.system is not None
         assert self.system.shares is not None
-        names, parts = [str(number) for number in range(len(texts))], {"first": np.float32(given), "model": scores}
+        names, parts = (
+            [str(number) for number in range(len(texts))],
+            {"first": np.array(given, np.float32), "model": scores},
+        )
         if self.system.shares.similarity:
             encoder = self.system.first_stage.dense.encoder
             with self.dense_lock:
                 parts["similarity"] = encoder.encode_documents(texts) @ encoder.encode_queries([query])[0]
         runs = {part: Run({QID: Ranking.of(names, values)}) for part, values in parts.items()}
         fused = dict(fuse(runs, self.system.shares)[QID])
-        return np.float32([fused[name] for name in names])
+        return np.array([fused[name] for name in names], np.float32)
 
     def describe_shares(self) -> dict[str, Any] | None:
         """The shares of re-ranking as ``/ready`` shows them."""
