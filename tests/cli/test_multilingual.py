@@ -65,7 +65,7 @@ def test_every_verb(rankwell: Callable[..., Any], tiny_models: Any, data: Path, 
     given = ("rerank", "bm25.run", "--queries", queries, "--collection", "index")
     call(*given, "--model", "trained/model", "--out", "r.run")
     call("export", "trained/model", "--to", "onnx", "--out", "onnx")
-    call(*given, "--model", "onnx", "--to", "onnx", "--out", "onnx.run")
+    call(*given, "--model", "onnx", "--backend", "onnx", "--out", "onnx.run")
     runs = [(tmp_path / name).read_text(encoding="utf-8").splitlines() for name in ("r.run", "onnx.run")]
     assert [line.split()[:3] for line in runs[0]] == [line.split()[:3] for line in runs[1]]
     assert {line.split()[2] for line in runs[0]} == {f"{language}{i}" for language in TOPICS for i in range(4)}
