@@ -6,7 +6,7 @@
 #   docker run --rm -v "$PWD:/data" rankwell index collection.csv --out my-index
 #   docker run --rm -v "$PWD:/data" -p 8000:8000 rankwell serve my-index --host 0.0.0.0
 #
-# A service without torch, for an exported model (`rankwell export MODEL --backend onnx --out DIR`), in a tenth of the size:
+# A service without torch, for an exported model (`rankwell export MODEL --to onnx --out DIR`), in a tenth of the size:
 #
 #   docker build --target cpu --build-arg EXTRAS=serve --build-arg PACKAGES="onnxruntime tokenizers" -t rankwell:onnx .
 FROM python:3.12-slim AS base

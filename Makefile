@@ -29,8 +29,8 @@ docs: $(DEMO)  ## the pages as a web site, with a reference of the commands and 
 	$(PIP) -e '.[models,serve,docs]'
 	$(BIN)/python -m sphinx -q -W -b html docs out/site
 
-test-clients: $(STAMP)  ## the clients of Cohere, Voyage, LiteLLM, LlamaIndex, Haystack and others, in an environment of their own: five minutes
-	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_clients.py
+test-clients: $(STAMP)  ## the clients of Cohere, Voyage, LiteLLM, LlamaIndex, Haystack and others, and exported models in Qdrant, LanceDB and PostgreSQL, in environments of their own: ten minutes
+	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_clients.py tests/rank/test_elsewhere.py
 
 test-faults: $(STAMP)  ## 1,000 flipped bits, a fault at each operation, kills, a full and a read-only disk: half an hour
 	RANKWELL_FAULTS=1000 $(BIN)/pytest -s tests/faults tests/retrieve/test_durability.py tests/rank/test_cache.py

@@ -148,7 +148,7 @@ def other_cases(own: Path) -> Iterator[Case]:
     yield Case("sample", "delete", "1 document", [index, first], changes=index)
     yield Case("sample", "merge", "", [index], changes=index)
     exported = str(own / "exported")
-    yield Case("sample", "export", "", ["rankwell-mini", "--backend", "onnx", "--out", exported], changes=exported)
+    yield Case("sample", "export", "", ["rankwell-mini", "--to", "onnx", "--out", exported], changes=exported)
     yield Case("sample", "types", "100", [queries, "--out", str(own / "types.tsv")])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parent
 REFERENCE = DOCS / "reference"
+LLMS = DOCS.parent / "src" / "rankwell" / "llms.txt"
 
 project = "rankwell"
 copyright = "the rankwell authors"
@@ -35,7 +37,7 @@ html_theme = "furo"
 html_title = "rankwell"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
-html_extra_path = ["results/fit/report"]
+html_extra_path = ["results/fit/report", "../src/rankwell/llms.txt", "../src/rankwell/SKILL.md"]
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -77,8 +79,21 @@ def python_page() -> str:
     return "\n".join(lines)
 
 
+def llms_text() -> str:
+    """``llms.txt``: the pages of README.md with what they are about, for readers that are programs."""
+    lines = ["# rankwell", f"> {metadata('rankwell')['Summary']}"]
+    lines.append("How to use it well is in SKILL.md beside this file. Every command takes --help, and --json.")
+    for section in (DOCS / "README.md").read_text(encoding="utf-8").split("\n## ")[1:]:
+        title, _, body = section.partition("\n")
+        pages = re.findall(r"^- (\[[^\]]+\]\([a-z0-9-]+\.md\))(.*)", body, re.MULTILINE)
+        if title != "Questions" and pages:
+            lines += [f"## {title}", "\n".join(f"- {link}{about.partition('; [')[0]}" for link, about in pages)]
+    return "\n\n".join(lines) + "\n"
+
+
 def write_references(app: Sphinx) -> None:
     """Write the generated pages before Sphinx looks for sources."""
+    LLMS.write_text(llms_text(), encoding="utf-8")
     REFERENCE.mkdir(exist_ok=True)
     options = f"# Options of recipes and suites\n\n{option_tables()}\n"
     for name, text in {"commands": commands_page(), "python": python_page(), "options": options}.items():

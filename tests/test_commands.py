@@ -178,7 +178,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(
             assert rankwell("fit", "my-data", "--out", fitted, "--minutes", "60", "--device", "cpu").code == 0
         shutil.copytree(fitted, "my-system")
     if page.stem == "serve":
-        assert rankwell("export", "my-model", "--backend", "onnx", "--out", "exported").code == 0
+        assert rankwell("export", "my-model", "--to", "onnx", "--out", "exported").code == 0
     monkeypatch.setenv("RANKWELL_WRITING_KEY", "a key")
     monkeypatch.syspath_prepend(tmp_path)
     served: list[subprocess.Popen[str]] = []

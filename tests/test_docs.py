@@ -127,3 +127,22 @@ def test_the_cells_of_the_notebook_run(tmp_path: Path) -> None:
 def test_every_measure_is_on_its_page() -> None:
     text = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
     assert [name for name in MEASURES if f"`{name}`" not in text] == []
+
+
+def test_what_programs_read_is_shipped_and_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``make docs`` writes llms.txt from the lists of README; SKILL.md is short, and what it names is there."""
+    import typer
+
+    from rankwell.cli.main import app
+
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    assert import_module("conf").llms_text() == (SOURCE / "rankwell" / "llms.txt").read_text(encoding="utf-8")
+    skill = (SOURCE / "rankwell" / "SKILL.md").read_text(encoding="utf-8")
+    assert len(skill.splitlines()) <= 80
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    named = re.findall(r"`(?:rankwell )?([a-z]+) ([^`]*)`", skill)
+    known = [(verb, line) for verb, line in named if verb in commands]
+    assert len(known) > 6
+    for verb, line in known:
+        options = {name for parameter in commands[verb].params for name in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", line)) <= options, line

@@ -107,13 +107,10 @@ def test_where_it_is_missing_one_line_says_so(rankwell: Callable[..., Any], inde
 def test_a_checkpoint_with_8_bit_weights_is_exported_by_name(
     tiny_checkpoint: Path, rankwell: Callable[..., Any]
 ) -> None:
-    shown = rankwell("export", tiny_checkpoint, "--backend", "torch", "--precision", "int8", "--out", "small")
+    shown = rankwell("export", tiny_checkpoint, "--to", "rankwell", "--out", "small")
     assert shown.code == 0
-    assert "weights in int8" in shown.out
+    assert "weights in 8 bits" in shown.out
     assert Path("small/model.int8.safetensors").is_file()
-    for options, problem in (
-        (["--precision", "fp32"], "--backend torch exports int8 only, not fp32"),
-        (["--attention", "strm"], "--attention does not go with --backend torch"),
-    ):
-        arguments = ("--backend", "torch", "--precision", "int8", *options, "--out", "other")
-        assert problem in rankwell("export", tiny_checkpoint, *arguments).complaint
+    for option, value in (("--precision", "int8"), ("--attention", "strm")):
+        arguments = ("--to", "rankwell", option, value, "--out", "other")
+        assert f"{option} does not go with --to rankwell" in rankwell("export", tiny_checkpoint, *arguments).complaint

@@ -64,7 +64,7 @@ def test_every_verb(rankwell: Callable[..., Any], tiny_models: Any, data: Path, 
     call("train", "recipe.yaml", "--out", "trained")
     given = ("rerank", "bm25.run", "--queries", queries, "--collection", "index")
     call(*given, "--model", "trained/model", "--out", "r.run")
-    call("export", "trained/model", "--backend", "onnx", "--out", "onnx")
+    call("export", "trained/model", "--to", "onnx", "--out", "onnx")
     call(*given, "--model", "onnx", "--backend", "onnx", "--out", "onnx.run")
     runs = [(tmp_path / name).read_text(encoding="utf-8").splitlines() for name in ("r.run", "onnx.run")]
     assert [line.split()[:3] for line in runs[0]] == [line.split()[:3] for line in runs[1]]

@@ -30,7 +30,7 @@ WRITERS = [
     ("explain", "--query", "a", "--document", "b", "--out"),
     ("expand", "c.tsv", "--model", "m", "--out"),
     ("expand", "c.tsv", "--model", "m", "--out", "e.jsonl", "--queries"),
-    ("export", "m", "--backend", "onnx", "--out"),
+    ("export", "m", "--to", "onnx", "--out"),
     ("train", "recipe.yaml", "--out"),
     ("experiment", "suite.yaml", "--out"),
     ("demo", "--out"),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -150,3 +154,25 @@ def test_no_word_is_stemmed_to_nothing() -> None:
 )
 def test_snowballs_other_languages_work(stemmer: str, word: str, stem: str) -> None:
     assert Analyzer(stemmer=stemmer, stop_words=frozenset()).terms(word) == [stem]
+
+
+def test_without_pystemmer_the_stems_are_the_same() -> None:
+    """snowballstemmer takes its place where PyStemmer has no wheel."""
+    pytest.importorskip("snowballstemmer")
+    program = """
+import json, sys
+sys.modules["Stemmer"] = None if sys.argv[1] == "without" else sys.modules.get("Stemmer", __import__("Stemmer"))
+from rankwell.corpus.analyser import Analyzer, algorithms
+words = "technology possibly running bees häuser l'élève corriendo журналы insouciantly relational".split()
+made = {name: Analyzer(stemmer=name).stems(words) for name in sorted(algorithms())}
+print(json.dumps(made | {"by": [Analyzer()._stemmer.__class__.__module__]}))
+"""
+    with_it, without = (
+        json.loads(
+            subprocess.run([sys.executable, "-c", program, how], capture_output=True, text=True, check=True).stdout
+        )
+        for how in ("with", "without")
+    )
+    assert (with_it.pop("by"), without.pop("by")) == (["Stemmer"], ["snowballstemmer.porter_stemmer"])
+    assert without == with_it
+    assert len(with_it) > 20

@@ -78,7 +78,15 @@ def installed(name: str, *requirements: str) -> Path:
 @installs
 def test_the_wheel_holds_the_package_and_its_recipes(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for name in ("__init__.pyi", "py.typed", "sample/collection.tsv", "recipes/fit.yaml", "serve/page/index.html"):
+    for name in (
+        "__init__.pyi",
+        "py.typed",
+        "SKILL.md",
+        "llms.txt",
+        "sample/collection.tsv",
+        "recipes/fit.yaml",
+        "serve/page/index.html",
+    ):
         assert f"rankwell/{name}" in names
     assert any(name.startswith("rankwell/shipped/rankwell-mini/") and name.endswith(".safetensors") for name in names)
     assert not [name for name in names if name.startswith(("tests", "bench", "docs"))]
@@ -86,6 +94,13 @@ def test_the_wheel_holds_the_package_and_its_recipes(wheel: Path) -> None:
     page = zipfile.ZipFile(wheel).read(metadata).decode()
     assert "A search ranker fitted to your documents" in page
     assert re.findall(r"\]\((?!https?:)", page) == []
+
+
+@installs
+def test_an_index_would_take_the_archives(wheel: Path) -> None:
+    programs = installed("twine", "twine>=6.1")
+    shown = run(programs / "python", "-m", "twine", "check", "--strict", *wheel.parent.iterdir(), cwd=wheel.parent)
+    assert shown.count("PASSED") == 2
 
 
 def use_the_core(programs: Path, folder: Path) -> None:
@@ -168,7 +183,7 @@ def use_the_extras(programs: Path, folder: Path) -> None:
         (folder / f"{name}.run").write_text(f"1 Q0 {best} 1 2 {name}\n1 Q0 c 2 1 {name}\n")
     run(rankwell, "analyse", "qrels.txt", "a.run", "b.run", "--out", "analysis", cwd=folder)
     assert list((folder / "analysis").glob("*.png"))
-    run(rankwell, "export", "rankwell-mini", "--backend", "onnx", "--out", "exported", cwd=folder)
+    run(rankwell, "export", "rankwell-mini", "--to", "onnx", "--out", "exported", cwd=folder)
     onnx = ("--model", "exported", "--backend", "onnx")
     assert "Bees" in run(
         rankwell, "rerank", "how do bees keep warm", "--collection", "collection.csv", *onnx, cwd=folder

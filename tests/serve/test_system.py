@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("torch")
+from rankwell.corpus.records import Query, Run
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.devices import Computing
@@ -159,3 +160,38 @@ def test_an_index_is_served_as_with_its_option(
     assert served[0].index == served_index
     line = rankwell("serve", served_index, "--index", "other").complaint
     assert line == f"two indexes, {served_index} and --index other; expected one"
+
+
+@pytest.mark.parametrize("shares", [Shares(model=0.6, first=0.4), Shares(0.5, 0.3, 0.2, "z-score")], ids=str)
+def test_an_engine_s_scores_count_by_the_weight_of_a_first_stage(
+    served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path, tmp_path: Path, shares: Shares
+) -> None:
+    index = Index.open(served_index)
+    system = System(FirstStage(index, TUNED, tiny_bi_encoder, 0.6), ranker=tiny_checkpoint, shares=shares)
+    system.save(tmp_path / "system")
+    given = {"d3": 9.5, "d1": 7.0, "d8": 2.5, "d5": 1.0}
+    texts = index.texts(list(given))
+    body = {"query": QUERY, "documents": texts, "scores": list(given.values())}
+    with opened(Sources(tmp_path / "system", computing=Computing("cpu", "fp32"), is_system=True)) as client:
+        joined = client.post("/rerank", json=body).json()["results"]
+        alone = client.post("/rerank", json={**body, "scores": None}).json()["results"]
+        wrong = client.post("/rerank", json={**body, "scores": [1.0]})
+    expected = system.rerank(Run.from_scores({"q": given}), [Query("q", QUERY)])["q"]
+    assert [list(given)[row["index"]] for row in joined] == list(expected.docids)
+    assert [row["relevance_score"] for row in joined] == pytest.approx(
+        expected.scores.tolist(),
+        abs=1e-3,  # stored vectors are in 16 bits
+    )
+    assert [row["relevance_score"] for row in alone] != [row["relevance_score"] for row in joined]
+    assert wrong.status_code == 422
+    assert wrong.json()["message"] == "scores: 1 for 4 documents; expected one for each"
+
+
+def test_an_engine_s_scores_without_a_weight_are_refused(
+    served_index: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    System(FirstStage(Index.open(served_index)), ranker=tiny_checkpoint).save(tmp_path / "system")
+    with opened(Sources(tmp_path / "system", computing=Computing("cpu", "fp32"), is_system=True)) as client:
+        refused = client.post("/rerank", json={"query": QUERY, "documents": ["a text"], "scores": [1.0]})
+    assert refused.status_code == 422
+    assert refused.json()["message"].startswith("scores: this service gives the scores of another engine no weight")

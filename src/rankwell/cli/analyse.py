@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankwell.cli.options import IdField, TextField, output_folder
+from rankwell.cli.options import IdField, Result, TextField, output_folder
 
 if TYPE_CHECKING:
     from rankwell.corpus.formats.fields import Columns
@@ -30,7 +30,7 @@ def analyse(
     measures: Annotated[
         str, typer.Option("--measures", "-m", help="Measures in ir-measures notation; the first is broken down.")
     ] = "RR@10 nDCG@10 AP",
-) -> None:
+) -> Result:
     """Break down the difference between two runs by query, query length and query type.
 
     Example:
@@ -61,6 +61,7 @@ def analyse(
     draw_differences(gaps, picture, title=f"{second.name} against {first.name}", measure=str(measure))
     for table in tables:
         print(f"{as_text(table)}\n")
+    return {"out": str(out), "tables": [table.data for table in tables]}
 
 
 def _groups_from_files(

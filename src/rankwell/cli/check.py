@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rankwell.cli.options import Result
+
 
 def check(
     folder: Annotated[Path, typer.Argument(help="An index, a system or a model.", metavar="FOLDER")],
@@ -18,7 +20,7 @@ def check(
             help="The log of `rankwell serve --log`: add five lines about its last week beside the four before.",
         ),
     ] = None,
-) -> None:
+) -> Result:
     """Check that no file of an index, a system or a model is damaged, missing or truncated.
 
     Reads every file and compares its checksums. Exits with code 2 and names the first damaged file. For a system or a
@@ -58,6 +60,8 @@ def check(
     if index is None and not verified.files:
         raise InputError(folder, None, "has neither an index nor checksums; nothing to check")
     print(f"{verified.files:,} files, {verified.size / 1e6:,.1f} MB: as written")
+    result: Result = {"folder": str(folder), "files": verified.files, "bytes": verified.size}
+    result |= {"documents": None if index is None else len(index), "without_checksums": verified.without}
     if index is not None and (unused := sorted(path.name for path in index.leftovers())):
         print(f"not in use, removed by the next change: {', '.join(unused)}")
     if isinstance(opened, System) and (rated := opened.relevance) is not None:
@@ -65,7 +69,9 @@ def check(
     if index is None or isinstance(opened, System):  # models compute only where torch is installed
         with suppress(ImportError):
             device = chosen_device(None)
-            print(f"precision on this machine ({device}): {describe_precisions(device)}")
+            result["precision"] = describe_precisions(device)
+            print(f"precision on this machine ({device}): {result['precision']}")
     if verified.without:
         print(f"{verified.without:,} more files have no checksums")
     print("\n".join(lines), end="\n" * bool(lines))
+    return result | ({"log": lines} if lines else {})

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
+from rankwell.cli.options import Result
+
 
 def delete(
     folder: Annotated[Path, typer.Argument(metavar="INDEX|SYSTEM", help="An index or a system.")],
     ids: Annotated[
         list[str], typer.Argument(metavar="IDS", help="Ids of documents, or - to read them from standard input.")
     ],
-) -> None:
+) -> Result:
     """Delete documents from an index or a system.
 
     Ids that are not in the index are counted and otherwise ignored. Scores become those of an index that was built
@@ -37,3 +39,4 @@ def delete(
     count = changed.delete(wanted)
     missing = f", {len(wanted) - count:,} not in the index" if count < len(wanted) else ""
     print(f"{folder}: {count:,} deleted{missing}, {len(changed):,} documents left")
+    return {"folder": str(folder), "deleted": count, "missing": len(wanted) - count, "documents": len(changed)}

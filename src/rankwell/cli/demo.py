@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankwell.cli.answers import show_answers
-from rankwell.cli.options import output_folder
+from rankwell.cli.options import Result, output_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +24,7 @@ OUT = Path("out/demo")
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Output folder for the index and runs.")] = OUT,
-) -> None:
+) -> Result:
     """Index, search and evaluate the bundled sample, and show the results.
 
     Example:
@@ -68,7 +68,8 @@ def demo(
         console.print(f"   left out: {lacks}", markup=False, soft_wrap=True)
 
     console.print(f"\n[bold]4. Evaluate[/bold] {len(queries)} queries with graded judgments")
-    print("\n" + as_text(comparison_table(compare(dataset.qrels("dev"), runs, MEASURES))) + "\n")
+    table = comparison_table(compare(dataset.qrels("dev"), runs, MEASURES))
+    print(f"\n{as_text(table)}\n")
 
     console.print("[bold]5. Your own documents[/bold]")
     for command, about in (
@@ -78,6 +79,7 @@ def demo(
         ("fit my-data --out my-system", "with judged queries or clicks: keeps what is better, and says by how much"),
     ):
         console.print(f"   rankwell {command:<40} # {about}", markup=False, soft_wrap=True)
+    return {"out": str(out), **table.data}
 
 
 def _show(console: Console, index: Index, query: Query, ranking: Ranking) -> None:

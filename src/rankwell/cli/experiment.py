@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rankwell.cli.options import Device, output_folder
+from rankwell.cli.options import Device, Result, output_folder
 
 
 def experiment(
@@ -43,7 +43,7 @@ def experiment(
     check: Annotated[
         bool, typer.Option("--check", help="Only check the suite, data, models and stages, and list the stages.")
     ] = False,
-) -> None:
+) -> Result:
     """Train every variant of a suite with every seed, and compare them.
 
     Variants share the stages they have in common. Finished stages are not run again, and a failed variant does not stop
@@ -70,6 +70,7 @@ def experiment(
     checked = read_suite(path, [parse_setting(text) for text in changes])
     if check:
         listed: set[str] = set()
+        units: list[str] = []
         for unit, stages in planned_stages(checked, out).items():
             for planned in stages:
                 if planned.key in listed:
@@ -77,14 +78,19 @@ def experiment(
                 else:
                     state = "to do" if read_finished(stage_folder(out, planned)) is None else "done"
                 listed.add(planned.key)
-                print(f"{unit}: {planned.folder_name}: {state}")
-        return
+                units.append(f"{unit}: {planned.folder_name}: {state}")
+        print("\n".join(units))
+        return {"out": str(out), "stages": units}
     report = print if process_number() == 0 else lambda line: None
     outcome = run_experiment(checked, out, device=device, jobs=jobs, say=report)
     if outcome.claims is not None:
         report(f"\nthe paper's claims\n{as_text(outcome.claims)}")
+    result: Result = {"out": str(out), "failures": len(outcome.failures)}
     for place in outcome.compared:
-        for table in (outcome.table(place), *outcome.group_tables(place)):
+        tables = outcome.table(place), *outcome.group_tables(place)
+        result[str(place)] = [table.data for table in tables]
+        for table in tables:
             report(f"\n{place}\n{as_text(table)}")
     if outcome.failures:
         raise typer.Exit(1)
+    return result

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankwell.cli.options import Device, IdField, TextFields, TitleField, excludes, needs, resumable
+from rankwell.cli.options import Device, IdField, Result, TextFields, TitleField, excludes, needs, resumable
 
 
 def fit(
@@ -81,7 +81,7 @@ def fit(
             help="For data without judged queries: take the documents' titles, or Markdown headings, as queries.",
         ),
     ] = None,
-) -> None:
+) -> Result:
     """Fit a search system to your documents: first stage, re-ranker and weights.
 
     Tries steps from BM25 to a re-ranker. Each is measured on queries it was not fitted to, and kept only if it is
@@ -113,7 +113,7 @@ def fit(
         from rankwell.training.fit.refit import NotBetterError
 
         try:
-            fit_system(
+            system = fit_system(
                 data,
                 out,
                 columns=Columns(id_field, text_field, title_field),
@@ -133,3 +133,4 @@ def fit(
         except NotBetterError as reason:
             print(reason)
             raise typer.Exit(3) from None
+    return {"out": str(out), "describe": system.describe(), **system.card}

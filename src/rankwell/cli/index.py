@@ -15,6 +15,7 @@ from rankwell.cli.options import (
     EncoderOption,
     IdField,
     RayOption,
+    Result,
     Settings,
     TextFields,
     TitleField,
@@ -105,7 +106,7 @@ def index(
     ray: RayOption = None,
     workers: WorkersOption = 0,
     settings: Settings = None,
-) -> None:
+) -> Result:
     """Build a BM25 index.
 
     If a build is interrupted, the old index stays usable. Columns that are neither id, text nor title are stored too:
@@ -191,6 +192,7 @@ def index(
         warnings.warn(f"{said} {'it' if empty == 1 else 'them'}", Notice, stacklevel=1)
     size, seconds = folder_size(out) / 1e6, time.monotonic() - begin
     print(f"{out}: {len(made):,} documents, {made.terms:,} terms, {size:,.1f} MB, {seconds:.1f} s")
+    return {"out": str(out), "documents": len(made), "terms": made.terms, "bytes": round(size * 1e6), "empty": empty}
 
 
 def _build(

@@ -12,7 +12,8 @@ import pkgutil
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
+from contextlib import redirect_stdout
+from functools import partial, wraps
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -22,10 +23,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from rankwell import cli
-from rankwell.cli.options import COMMANDS
+from rankwell.cli.options import COMMANDS, Result
 from rankwell.core import progress
 from rankwell.core.errors import MissingExtraError, Notice, RankwellError, system_reason
-from rankwell.core.files import DISK_ERRORS, reading_pipes_once
+from rankwell.core.files import DISK_ERRORS, is_stream, reading_pipes_once
 from rankwell.core.registry import left_out_if_broken
 from rankwell.core.stopping import interruptible
 from rankwell.rank.defaults import UNFITTED
@@ -35,6 +36,7 @@ EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "models"),
     **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "serve"),
+    "mcp": "agents",
     "matplotlib": "plots",
 }
 """The extra that installs a package, for the error message when it is missing."""
@@ -45,7 +47,7 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 GROUPS = {
     "Search": ("demo", "index", "search", "rerank", "evaluate", "explain", "analyse"),
     "Fit": ("fit", "tune", "train", "experiment"),
-    "Serve": ("serve", "check", "delete", "merge", "export"),
+    "Serve": ("serve", "mcp", "check", "delete", "merge", "export"),
 }
 """The commands of the help, in order; those that are not named here follow in alphabetical order."""
 ORDER = [name for names in GROUPS.values() for name in names]
@@ -74,6 +76,30 @@ class Verb(TyperCommand):
             raise BrokenPipeError from None  # without the number that typer looks for
 
 
+def with_json(verb: Callable[..., Result]) -> Callable[..., None]:
+    """A verb that returns its result, with the option --json, which prints that instead of all else."""
+    text = "Print the result as one JSON object, and everything else on standard error."
+
+    @wraps(verb)
+    def run(*, as_json: bool = False, **given: Any) -> None:
+        if not as_json:
+            verb(**given)
+            return
+        if is_stream(out := given.get("out") or ""):
+            raise RankwellError(f"--json does not go with --out {out}, which is standard output, too")
+        with redirect_stdout(sys.stderr):
+            result = verb(**given)
+        print(json.dumps(result, ensure_ascii=False, default=str))
+
+    signature = inspect.signature(verb, eval_str=True)
+    kind = Annotated[bool, typer.Option("--json", help=text)]
+    option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+    parameters = [*signature.parameters.values(), option]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
 app = typer.Typer(
     name="rankwell",
     help="""A search ranker fitted to your documents, and proof that it is better.
@@ -96,7 +122,7 @@ app = typer.Typer(
 )
 
 
-def find_verbs() -> list[Callable[..., None]]:
+def find_verbs() -> list[Callable[..., Any]]:
     """The function of every verb."""
     names = {module.name for module in pkgutil.iter_modules(cli.__path__)} - {"main", "options"}
     modules = {name: import_module(f"rankwell.cli.{name}") for name in names}
@@ -109,7 +135,7 @@ def find_verbs() -> list[Callable[..., None]]:
     return [verbs[name] for name in sorted(verbs, key=lambda name: (*ORDER, name).index(name))]
 
 
-def _takes_arguments(verb: Callable[..., None]) -> bool:
+def _takes_arguments(verb: Callable[..., Any]) -> bool:
     """Whether a verb cannot run without arguments."""
     parameters = inspect.signature(verb).parameters
     return any(name != "context" and parameter.default is parameter.empty for name, parameter in parameters.items())
@@ -158,7 +184,8 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 with warnings.catch_warnings():  # of plugins
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     for verb in find_verbs():
-        app.command(cls=Verb, no_args_is_help=_takes_arguments(verb))(verb)
+        prints = with_json(verb) if inspect.signature(verb).return_annotation == "Result" else verb
+        app.command(cls=Verb, no_args_is_help=_takes_arguments(verb))(prints)
 
 
 def _with_share(arguments: list[str]) -> list[str]:

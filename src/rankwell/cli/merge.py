@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from rankwell.cli.options import Result
 
-def merge(folder: Annotated[Path, typer.Argument(metavar="INDEX|SYSTEM", help="An index or a system.")]) -> None:
+
+def merge(folder: Annotated[Path, typer.Argument(metavar="INDEX|SYSTEM", help="An index or a system.")]) -> Result:
     """Rewrite an index, or that of a system, as one segment without deleted documents.
 
     Results stay the same; searches become a little faster, and the folder smaller. Some segments are merged by
@@ -24,6 +26,6 @@ def merge(folder: Annotated[Path, typer.Argument(metavar="INDEX|SYSTEM", help="A
     changed = open_changeable(folder)
     before = folder_size(folder)
     changed.merge()
-    print(
-        f"{folder}: {len(changed):,} documents, {before / 1e6:,.1f} MB before, {folder_size(folder) / 1e6:,.1f} MB now"
-    )
+    after = folder_size(folder)
+    print(f"{folder}: {len(changed):,} documents, {before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB now")
+    return {"folder": str(folder), "documents": len(changed), "bytes_before": before, "bytes": after}

@@ -83,7 +83,9 @@ def resumable() -> Iterator[None]:
         raise
 
 
-COMMANDS: Registry[Callable[..., None]] = Registry("command")
+Result = dict[str, Any]
+"""What a verb found or made. A verb that returns it gets the option --json, which prints it and nothing else."""
+COMMANDS: Registry[Callable[..., Any]] = Registry("command")
 """The verbs that plugins add; the others are the modules of this folder."""
 
 Backend = Literal["torch", "onnx"]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rankwell.cli.options import Device, output_folder, resumable
+from rankwell.cli.options import Device, Result, output_folder, resumable
 
 
 def train(
@@ -47,7 +47,7 @@ def train(
     check: Annotated[
         bool, typer.Option("--check", help="Only check the recipe, data and model, and list the stages.")
     ] = False,
-) -> None:
+) -> Result:
     """Train a ranker with a recipe.
 
     Finished stages are not run again, unless their options, or those of a stage before them, have changed.
@@ -75,8 +75,11 @@ def train(
     from rankwell.training.stage import process_number
 
     if check:
-        print("\n".join(check_recipe(checked, out, device=device, resume=resume)))
-        return
+        stages = check_recipe(checked, out, device=device, resume=resume)
+        print("\n".join(stages))
+        return {"out": str(out), "stages": stages}
     say = print if process_number() == 0 else lambda line: None
     with resumable():
-        say(run_recipe(checked, out, device=device, resume=resume, say=say).summary())
+        trained = run_recipe(checked, out, device=device, resume=resume, say=say)
+        say(trained.summary())
+    return {"out": str(out), "model": trained.model, **trained.table.data}

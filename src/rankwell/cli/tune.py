@@ -13,6 +13,7 @@ from rankwell.cli.options import (
     EncoderOption,
     IdField,
     PrecisionOption,
+    Result,
     TextField,
     Threads,
     needs,
@@ -57,7 +58,7 @@ def tune(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", callback=output_file, help="Write all figures to this file as JSON.")
     ] = None,
-) -> None:
+) -> Result:
     """Tune k1 and b, and with --hybrid a bi-encoder's weight, on development queries.
 
     Where documents have titles, also tries to build the index with a weight of titles, in a temporary folder.
@@ -115,3 +116,4 @@ def tune(
         record["hybrid"] = shares.as_dict(lambda setting: {"share": setting.similarity})
     if out:
         write_json(out, record)
+    return record

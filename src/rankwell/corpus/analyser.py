@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
-import Stemmer
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -25,6 +24,12 @@ from rankwell.corpus.characters import class_table
 from rankwell.corpus.languages import LANGUAGES, SEGMENTERS, elision, guess_language
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.word_kernels import MAX_WORD_BYTES, find_codes, find_words
+
+try:
+    from Stemmer import Stemmer, algorithms
+except ImportError:  # no wheel for this Python: the same algorithms, slower
+    from snowballstemmer import algorithms
+    from snowballstemmer import stemmer as Stemmer  # noqa: N812
 
 LUCENE_STOP_WORDS = frozenset(
     (
@@ -165,8 +170,8 @@ class Analyzer(BaseModel):
     @field_validator("stemmer")
     @classmethod
     def _known(cls, name: str | None) -> str | None:
-        if name is not None and name not in Stemmer.algorithms():
-            raise ValueError(f"no stemmer is called {name!r} (known: {', '.join(Stemmer.algorithms())})")
+        if name is not None and name not in algorithms():
+            raise ValueError(f"no stemmer is called {name!r} (known: {', '.join(algorithms())})")
         return name
 
     @model_validator(mode="after")
@@ -194,7 +199,11 @@ class Analyzer(BaseModel):
     @cached_property
     def _stemmer(self) -> Any:
         # No cache of its own: each distinct word is stemmed once anyway. One stemmer must not be used by two threads.
-        return Stemmer.Stemmer(self.stemmer, 0) if self.stemmer else None
+        if self.stemmer is None:
+            return None
+        made = Stemmer(self.stemmer)
+        made.maxCacheSize = 0
+        return made
 
     def stems(self, words: Sequence[str]) -> list[str | None]:
         """The term of each lower-cased word, ``None`` for stop words."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +33,26 @@ def create_app(
     hosts: Hosts | None = None,
     page: Path | None = PAGE,
     tracing: Any | None = None,
+    agents: bool = False,
 ) -> FastAPI:
     """The application of a service.
 
     If there is a ``key``, all requests must send it. Requests that change the index must send ``writing_key``; without
     one they are refused. ``origins`` are the pages of other hosts that may use the service (CORS), by default none;
     ``hosts`` are the host names it answers to, by default any. ``tracing`` is the tracer provider of OpenTelemetry that
-    gets the spans of requests, if any.
+    gets the spans of requests, if any. With ``agents``, the tools of :mod:`rankwell.serve.agents` are part of it.
     """
+    tools = None
+    if agents:
+        from rankwell.serve.agents import application_of  # needs the extra agents
+
+        tools = application_of(service)
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         service.start()
-        yield
+        async with nullcontext() if tools is None else tools.router.lifespan_context(tools):
+            yield
         await asyncio.to_thread(service.stop)
         if tracing is not None:
             await asyncio.to_thread(tracing.shutdown)
@@ -64,6 +71,7 @@ def create_app(
     for router in ROUTERS:
         app.include_router(router)
     app.state.description = describe_api(app)
+    app.router.routes += [] if tools is None else tools.routes
     methods = methods_of_paths()
     files: frozenset[str] = frozenset()
     if page is not None and (page / "index.html").is_file():

@@ -282,6 +282,9 @@ class DocumentsRerank(Rerank):
     texts_field = "documents"
 
     documents: list[str | Text] = Field(min_length=1, description="The texts to rank.")
+    scores: list[float] | None = Field(
+        None, description="Your engine's scores of the texts, which count by the system's weight of a first stage."
+    )
     return_documents: bool = Field(False, description="Return the texts too.")
 
 

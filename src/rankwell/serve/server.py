@@ -46,6 +46,7 @@ class ServerOptions:
     drain_seconds: int = 30
     proxy: str | None = None
     writing_key: str | None = None
+    agents: bool = False
 
     def __post_init__(self) -> None:
         check_hosts(self.hosts)
@@ -115,6 +116,19 @@ def serve(
     return service
 
 
+def serve_stdio(sources: Sources, limits: Limits) -> None:
+    """Open the sources and serve the tools of agents over standard input and output until the former ends."""
+    from rankwell.serve.agents import tools_of  # needs the extra agents
+
+    _log_as_json()
+    service = Service(sources, limits)
+    service.start()
+    try:
+        asyncio.run(tools_of(service).run_stdio_async())
+    finally:
+        service.stop()
+
+
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP exit cleanly, removing temporary files, until the server installs its own handlers."""
@@ -159,6 +173,7 @@ def run(
             origins=options.origins,
             hosts=hosts,
             tracing=tracing,
+            agents=options.agents,
         ),
         log_config=None,
         access_log=False,

@@ -33,6 +33,7 @@ from rankwell.serve.formats import (
     CHARACTERS_PER_TOKEN,
     Answer,
     Body,
+    DocumentsRerank,
     EmbeddingsRequest,
     Event,
     Explain,
@@ -209,10 +210,15 @@ class Service:
         return self.holder.write(jobs)
 
     async def rerank(self, body: Rerank, deadline: float, about: Answer, request: str) -> Scored:
-        """Score the given texts."""
+        """Score the given texts, by the model alone or together with another engine's scores."""
         state = self.state
         model = self.model(state, body.model)
         texts = body.document_texts()
+        given = body.scores if isinstance(body, DocumentsRerank) else None
+        if given is not None and len(given) != len(texts):
+            raise _invalid(f"scores: {len(given):,} for {len(texts):,} documents; expected one for each")
+        if given is not None and (state.system is None or state.system.shares is None or not state.system.shares.first):
+            raise _invalid("scores: this service gives the scores of another engine no weight; leave them out")
         self._check_query(body)
         self._check_texts(body.texts_field, texts)
         label = self._type(body, model)
@@ -230,6 +236,8 @@ class Service:
             laid, logits = await self._score(model, prepare, entry, about)
         raw = laid.join(relevance(logits))
         scores = raw if body.raw_scores else laid.join(probability(logits))
+        if given is not None:
+            scores = await self._in(self._answering, partial(state.fuse_given, body.query, texts, given, raw))
         rate = partial(state.rate_texts, body.query, texts, raw)
         rated = await self._in(self._answering, rate) if state.can_rate(reranks=True) else None
         least = self._least(state, body.min_relevance, rated is not None) or 0.0

@@ -34,6 +34,7 @@ from rankwell.models.devices import EXACT, Computing
 from rankwell.rank.defaults import UNFITTED
 from rankwell.rank.engines.engine import load
 from rankwell.rank.first_stage import EVERYTHING, FirstStage, Scope
+from rankwell.rank.fusion import fuse
 from rankwell.rank.models import Models
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.relevance import signals_of, word_shares
@@ -273,6 +274,22 @@ class State:
         order, relevance = np.argsort(-scores, kind="stable"), np.empty(len(scores), np.float32)
         relevance[order] = self.system.relevance.rate(values[order])
         return relevance
+
+    def fuse_given(self, query: str, texts: Sequence[str], given: Sequence[float], scores: Scores) -> Scores:
+        """The scores of texts by a model, fused with those ``given`` by another engine in the first stage's place."""
+        assert self.system is not None
+        assert self.system.shares is not None
+        names, parts = (
+            [str(number) for number in range(len(texts))],
+            {"first": np.array(given, np.float32), "model": scores},
+        )
+        if self.system.shares.similarity:
+            encoder = self.system.first_stage.dense.encoder
+            with self.dense_lock:
+                parts["similarity"] = encoder.encode_documents(texts) @ encoder.encode_queries([query])[0]
+        runs = {part: Run({QID: Ranking.of(names, values)}) for part, values in parts.items()}
+        fused = dict(fuse(runs, self.system.shares)[QID])
+        return np.array([fused[name] for name in names], np.float32)
 
     def describe_shares(self) -> dict[str, Any] | None:
         """The shares of re-ranking as ``/ready`` shows them."""

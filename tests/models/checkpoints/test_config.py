@@ -125,8 +125,28 @@ class TestTheCard:
         front = self.front_matter(model_card(DR_BERT, BASE))
         assert front["library_name"] == "rankwell"
         assert front["pipeline_tag"] == "text-ranking"
-        assert front["tags"] == ["rankwell", "cross-encoder", "reranker", "bert", "strm"]
+        assert front["tags"] == ["rankwell", "cross-encoder", "reranker", "text-ranking", "bert", "strm"]
         assert "strm" not in str(self.front_matter(model_card(RankerConfig(), BASE)))
+
+    def test_names_the_library_that_loads_the_folder(self) -> None:
+        front = self.front_matter(model_card(RankerConfig(), BASE))
+        assert front["library_name"] == "sentence-transformers"
+        assert {"sentence-transformers", "cross-encoder", "text-ranking"} <= set(front["tags"])
+        for beyond in ({"markers": True}, {"name": "typed"}, {"name": "twin"}):
+            card = model_card(RankerConfig(template=Template(**beyond)), BASE)
+            assert self.front_matter(card)["library_name"] == "rankwell"
+
+    def test_the_hub_reads_its_figures(self) -> None:
+        from huggingface_hub import ModelCard
+
+        figures = {"RR@10 on wiki dev": 0.4201, "nDCG@10 on wiki dev": 0.5, "note": "two seeds"}
+        found = ModelCard(model_card(RankerConfig(figures=figures), BASE)).data.eval_results
+        read = [(result.metric_type, result.metric_value, result.dataset_name) for result in found]
+        assert read == [("RR@10", 0.4201, "wiki dev"), ("nDCG@10", 0.5, "wiki dev")]
+        assert {result.task_type for result in found} == {"text-ranking"}
+
+    def test_says_how_to_publish_it(self) -> None:
+        assert "`hf upload OWNER/NAME FOLDER`" in model_card(RankerConfig(), BASE)
 
     def test_says_what_the_model_is(self) -> None:
         card = model_card(DR_BERT, BASE)

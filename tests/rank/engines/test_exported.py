@@ -154,9 +154,9 @@ def test_sequences_are_padded_at_their_ends() -> None:
     )
     grids = {name: grid.tolist() for name, grid in pad_sequences(batch).items()}
     assert grids == {
-        "tokens": [[2, 5, 3], [2, 3, 0]],
-        "segments": [[0, 1, 1], [0, 1, 0]],
-        "real": [[True, True, True], [True, True, False]],
+        "input_ids": [[2, 5, 3], [2, 3, 0]],
+        "token_type_ids": [[0, 1, 1], [0, 1, 0]],
+        "attention_mask": [[1, 1, 1], [1, 1, 0]],
         "words": [[0, 1, 2], [0, 1, -1]],
         "last": [[True, False, True], [True, True, True]],
     }
@@ -206,8 +206,8 @@ def test_an_export_says_what_it_is_and_where_it_comes_from(export: Export, check
     assert {file.name for file in folder.iterdir()} == names
     record = ExportRecord.model_validate_json((folder / "export.json").read_text(encoding="utf-8"))
     assert (record.backend, record.precision, record.attention) == ("onnx", "int8", "strm")
-    assert record.inputs == ("tokens", "segments", "real", "words", "last")
-    assert record.packages.keys() == {"rankwell", "torch", "onnx", "onnxruntime"}
+    assert record.inputs == ("input_ids", "token_type_ids", "attention_mask", "words", "last")
+    assert record.packages.keys() == {"rankwell", "torch", "onnx", "onnxruntime", "onnxscript"}
     other = ExportRecord.model_validate_json((export() / "export.json").read_text(encoding="utf-8"))
     assert record.source == other.source
 
@@ -302,10 +302,10 @@ def test_the_command_exports(checkpoint: Path, tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(verb)
     out = tmp_path / "exported"
-    asked = [str(checkpoint), "--backend", "onnx", "--attention", "strm", "--out", str(out)]
+    asked = [str(checkpoint), "--to", "onnx", "--attention", "strm", "--out", str(out)]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
-    assert done.output.startswith(f"{out}: onnx fp32, attention strm, ")
+    assert done.output.startswith(f"{out}: a re-ranker for onnx in fp32, ")
     assert Ranker.from_pretrained(out, backend="onnx").predict([("bees", "honey")]).shape == (1,)
 
 

@@ -33,17 +33,10 @@ def model_card(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     """The text of ``README.md``: front matter, then what the two configurations record."""
     template, windows = ranker.template, ranker.inference_windows
     options = {"strm": ranker.attention != "full", "markers": template.markers}
-    front = {
-        "library_name": "rankwell",
-        "pipeline_tag": "text-ranking",
-        "tags": [
-            "rankwell",
-            "cross-encoder",
-            "reranker",
-            encoder.model_type,
-            *(name for name in options if options[name]),
-        ],
-    }
+    lost = lost_elsewhere(ranker)
+    library = "rankwell" if lost else "sentence-transformers"
+    tags = ["cross-encoder", "reranker", "text-ranking", encoder.model_type]
+    front = _front(library, tags + [name for name in options if options[name]], ranker.figures)
     rows = {
         "Encoder": _shape(encoder),
         "Template": f"{template.name}: {_TEMPLATES.get(template.name) or TEMPLATES[template.name].__doc__}",
@@ -64,7 +57,8 @@ def model_card(ranker: RankerConfig, encoder: EncoderConfig) -> str:
         "A cross-encoder that scores how relevant a document is to a query, made with rankwell.",
         rows,
         f'from rankwell import Ranker\nranker = Ranker.from_pretrained("this folder")\n{last}',
-        _plain_transformers(ranker),
+        f"Plain transformers loads these weights but knows nothing of {', '.join(lost)}: its scores differ."
+        * bool(lost),
         "## Training\n\n" + _training(ranker.history),
         "## Measured\n\n" + (_table({"figure": "value"} | figures) if figures else "Nothing was measured."),
     )
@@ -78,11 +72,8 @@ def bi_encoder_card(
     history: Sequence[Mapping[str, Any]],
 ) -> str:
     """The card of a bi-encoder."""
-    front = {
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": ["rankwell", "sentence-transformers", "bi-encoder", encoder.model_type],
-    }
+    tags = ["bi-encoder", "sentence-similarity", "feature-extraction", encoder.model_type]
+    front = _front("sentence-transformers", tags, {})
     rows = {
         "Encoder": _shape(encoder),
         "Vectors": f"{'the mean over all tokens' if pooling == 'mean' else 'the first token'}, normalised",
@@ -102,11 +93,26 @@ def bi_encoder_card(
     )
 
 
+def _front(library: str, tags: Sequence[str], figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The front matter, in the words by which the hub lists models and shows their figures."""
+    task = "sentence-similarity" if "sentence-similarity" in tags else "text-ranking"
+    front = {"library_name": library, "pipeline_tag": task, "tags": list(dict.fromkeys(["rankwell", library, *tags]))}
+    results = []
+    for name, value in figures.items():
+        if isinstance(value, int | float):
+            metric, _, data = name.partition(" on ")
+            data = data or str(figures.get("data", "held-out queries"))
+            metrics = [{"type": metric, "name": metric, "value": float(value)}]
+            results.append({"task": {"type": task}, "dataset": {"type": data, "name": data}, "metrics": metrics})
+    return {**front, "model-index": [{"name": "rankwell", "results": results}]} if results else front
+
+
 def _card(
     front: Mapping[str, Any], title: str, summary: str, rows: Mapping[str, str], code: str, *sections: str
 ) -> str:
     opening = f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {title}"
-    parts = [opening, summary, _table({"": "", **rows}), f"## Use\n\n```python\n{code}\n```", *filter(None, sections)]
+    code = f"```python\n{code}\n```\n\nTo publish it: `hf upload OWNER/NAME FOLDER`."
+    parts = [opening, summary, _table({"": "", **rows}), f"## Use\n\n{code}", *filter(None, sections)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -127,18 +133,16 @@ def _shape(encoder: EncoderConfig) -> str:
     )
 
 
-def _plain_transformers(ranker: RankerConfig) -> str:
-    """What plain transformers ignores; empty if nothing."""
+def lost_elsewhere(ranker: RankerConfig) -> list[str]:
+    """What plain transformers ignores, and sentence-transformers with it."""
     ignored = {
         "the reading apart": ranker.similarity or ranker.apart,
         f"the attention rule {ranker.attention}": ranker.attention != "full",
         "the markers around matching words": ranker.template.markers,
         "the missing pooler (transformers puts an untrained one there)": not ranker.pooler,
+        f"the template {ranker.template.name}": ranker.template.name != "mono",
     }
-    if not any(ignored.values()):
-        return ""
-    lost = ", ".join(name for name, holds in ignored.items() if holds)
-    return f"Plain transformers loads these weights but knows nothing of {lost}: its scores differ."
+    return [name for name, holds in ignored.items() if holds]
 
 
 def _training(history: Sequence[Mapping[str, Any]]) -> str:

@@ -133,7 +133,7 @@ class ExportRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     backend: Literal["onnx"] = "onnx"
     precision: ExportPrecision
     attention: AttentionRule
@@ -163,7 +163,8 @@ class ExportRecord(BaseModel):
 
 def graph_inputs(rule: AttentionRule) -> tuple[str, ...]:
     """The names of a graph's inputs: a rule other than ``full`` needs the words."""
-    return ("tokens", "segments", "real") if rule == "full" else ("tokens", "segments", "real", "words", "last")
+    usual = ("input_ids", "token_type_ids", "attention_mask")  # as everybody calls them
+    return usual if rule == "full" else (*usual, "words", "last")
 
 
 def read_export(folder: Path) -> tuple[ExportRecord, RankerConfig]:
@@ -173,7 +174,7 @@ def read_export(folder: Path) -> tuple[ExportRecord, RankerConfig]:
         record = ExportRecord.model_validate(read_object(path))
     except (FileNotFoundError, NotADirectoryError):
         name = DEFAULT if folder == SHIPPED else str(folder)
-        make = f"make one with `rankwell export {name} --backend onnx --out FOLDER`" if folder.is_dir() else ""
+        make = f"make one with `rankwell export {name} --to onnx --out FOLDER`" if folder.is_dir() else ""
         raise folder_error(folder, f"not an exported model (it has no {RECORD})", make) from None
     except ValidationError as error:
         raise InputError(path, None, f"not the record of an export: {first_problem(error)}") from None

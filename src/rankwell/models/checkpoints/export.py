@@ -8,10 +8,12 @@ is computed for ``[CLS]`` alone.
 
 from __future__ import annotations
 
+import logging
 import platform
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,6 @@ from rankwell.models.checkpoints.config import (
     RECORD,
     ExportPrecision,
     ExportRecord,
-    graph_inputs,
     reads_alone,
 )
 from rankwell.models.checkpoints.describe import describe
@@ -39,7 +40,7 @@ from rankwell.models.encoder import CrossEncoder, Layer, add_similarity, cosine
 from rankwell.models.foreign import ForeignCrossEncoder
 from rankwell.models.spec import AttentionRule
 
-OPSET = 17  # the first with LayerNormalization
+OPSET = 18  # the least that torch's exporter writes
 # Added to the scores of masked columns: a weight of e^-60 is nothing in fp32 unless the score is 40 above the best one.
 # With much lower values the weights are denormal numbers, on which ONNX Runtime's softmax is ten times slower.
 _CLOSED = -60.0
@@ -63,10 +64,11 @@ class GridEncoder(nn.Module):
         self.projections = nn.ModuleList([part for layer in _layers(model) for part in _projections(layer)])
 
     def forward(
-        self, tokens: Tensor, segments: Tensor, real: Tensor, words: Tensor | None = None, last: Tensor | None = None
+        self, tokens: Tensor, segments: Tensor, seen: Tensor, words: Tensor | None = None, last: Tensor | None = None
     ) -> Tensor:
-        """The logits; see :mod:`rankwell.models.checkpoints.export` for the inputs."""
+        """The logits; the inputs are those of :func:`~rankwell.models.checkpoints.config.graph_inputs`."""
         batch, longest = tokens.shape
+        real = seen != 0
         free = mask = real[:, None, None, :]
         if words is not None and last is not None:
             mask = dense_mask(words, last, real, self.rule)
@@ -125,10 +127,10 @@ class ForeignGrid(nn.Module):
         model.model.set_attn_implementation("eager")  # others choose their way by the values of the mask
         self.model = model
 
-    def forward(self, tokens: Tensor, segments: Tensor, real: Tensor) -> Tensor:
-        """The logits; see :mod:`rankwell.models.checkpoints.export` for the inputs."""
+    def forward(self, tokens: Tensor, segments: Tensor, seen: Tensor) -> Tensor:
+        """The logits; the inputs are those of :func:`~rankwell.models.checkpoints.config.graph_inputs`."""
         # Where there are no segments, this keeps the input in the graph.
-        return self.model.run(tokens + 0 * segments, segments, real.long())
+        return self.model.run(tokens + 0 * segments, segments, seen)
 
 
 def _biases(masks: Sequence[Tensor]) -> list[Tensor]:
@@ -171,13 +173,13 @@ def export_model(
     machine's processor.
     ``changes`` are those of :func:`~rankwell.models.checkpoints.folders.load_checkpoint`.
     """
-    packages = _packages()
+    packages = graph_packages()
     source, out = find_model(source), Path(out)
     if out.exists():
         raise RankwellError(f"{out} exists already")
     model, tokenizer, config = load_checkpoint(source, **changes)
     if reduced_range is None:
-        reduced_range = _lacks_vnni()
+        reduced_range = lacks_vnni()
     alone = reads_alone(config)
     record = ExportRecord(
         precision=precision,
@@ -190,17 +192,9 @@ def export_model(
         positions=model.encoder.config.max_position_embeddings,
         segments=model.encoder.config.type_vocab_size,
     )
+    grid = GridEncoder(model, config.attention, alone=alone) if isinstance(model, CrossEncoder) else ForeignGrid(model)
     with atomic_folder(out) as temporary:
-        traced = temporary / "traced.onnx"
-        grid = (
-            GridEncoder(model, config.attention, alone=alone) if isinstance(model, CrossEncoder) else ForeignGrid(model)
-        ).eval()
-        _trace(grid, traced)
-        if precision == "int8":
-            quantised = temporary / "quantised.onnx"
-            _quantise(grid, traced, quantised, reduced_range)
-            quantised.replace(traced)
-        traced.rename(temporary / GRAPH)
+        write_graph(grid, temporary, precision, reduced_range, inputs=record.inputs, outputs=("logits",))
         tokenizer.save(temporary, config.template.max_length)
         shutil.copyfile(source / "config.json", temporary / "config.json")
         (temporary / "rankwell.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -208,13 +202,11 @@ def export_model(
     return record
 
 
-def export_weights(source: str | Path, out: str | Path, *, precision: ExportPrecision = "int8") -> None:
+def export_weights(source: str | Path, out: str | Path) -> None:
     """Write the checkpoint ``source``, of any kind, with its weights in 8 bits as the folder ``out``.
 
     ``out`` must not exist yet. rankwell loads it like ``source`` (``tensors.py``).
     """
-    if precision != "int8":
-        raise RankwellError(f"--backend torch exports int8 only, not {precision}")
     source, out = find_model(source), Path(out)
     if out.exists():
         raise RankwellError(f"{out} exists already")
@@ -232,33 +224,58 @@ def export_weights(source: str | Path, out: str | Path, *, precision: ExportPrec
             card.write(f"\n## Weights\n\nIn 8 bits on disk (`{QUANTISED}`), which rankwell reads and others do not.\n")
 
 
-def _trace(model: GridEncoder | ForeignGrid, path: Path) -> None:
-    """Write the graph of ``model`` with free batch and length."""
-    names = graph_inputs(model.rule)
-    # Any batch will do if its sizes differ from all other dimensions.
-    integers, flags = torch.zeros(3, 7, dtype=torch.int32), torch.ones(3, 7, dtype=torch.bool)
-    example = tuple(flags if name in ("real", "last") else integers for name in names)
-    with warnings.catch_warnings(), torch.no_grad():
-        # The tracing exporter warns that it is old; the new one needs another package and gives the same graph.
-        warnings.simplefilter("ignore")
+def write_graph(
+    grid: nn.Module,
+    folder: Path,
+    precision: ExportPrecision,
+    reduced_range: bool,
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+) -> None:
+    """Write the graph of a module over a padded grid with free batch and length."""
+    # Any batch will do if its sizes differ from all other dimensions and no two inputs are one tensor.
+    example = tuple(torch.ones(3, 7, dtype=torch.bool if name == "last" else torch.int64) for name in inputs)
+    example[inputs.index("token_type_ids")].zero_()
+    free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    with _silent_exporter(), torch.no_grad():
         torch.onnx.export(
-            model,
+            grid.eval(),
             example,
-            str(path),
-            input_names=list(names),
-            output_names=["logits"],
-            dynamic_axes={**{name: {0: "batch", 1: "length"} for name in names}, "logits": {0: "batch"}},
+            folder / GRAPH,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes=(free,) * len(inputs),
             opset_version=OPSET,
-            dynamo=False,
+            external_data=False,  # unless the graph is larger than a file of its kind may be
+            dynamo=True,
+            verbose=False,
         )
+    if precision == "int8":
+        quantised = folder / "quantised.onnx"
+        _quantise(grid, folder / GRAPH, quantised, reduced_range)
+        quantised.replace(folder / GRAPH)
 
 
-def _quantise(model: GridEncoder | ForeignGrid, traced: Path, path: Path, reduced_range: bool) -> None:
+@contextmanager
+def _silent_exporter() -> Iterator[None]:
+    """torch's exporter logs what it skips and warns of its own parts, which is nothing a user could change."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _quantise(model: nn.Module, traced: Path, path: Path, reduced_range: bool) -> None:
     import onnx
     from onnxruntime.quantization import quantize_dynamic
 
     graph = onnx.load(traced)
-    # The tracer's shapes of intermediate values contradict those the quantiser infers.
+    # The exporter's shapes of intermediate values contradict those the quantiser infers.
     del graph.graph.value_info[:]
     # Marks the graph as prepared; otherwise the quantiser sets up logging to recommend a preparation.
     onnx.helper.set_model_props(graph, {"onnx.quant.pre_process": "onnxruntime.quant"})
@@ -296,10 +313,12 @@ def _transpose_weights(graph: Any) -> None:
             weights[name].CopyFrom(numpy_helper.from_array(whole, name))
 
 
-def _cls_weights(model: GridEncoder | ForeignGrid) -> set[str]:
+def _cls_weights(model: nn.Module) -> set[str]:
     """The names of the weights that are applied to one token per sequence: the last query and what follows it."""
     if isinstance(model, ForeignGrid):
         return {name for name, _ in model.named_parameters() if name.startswith(f"model.{model.model.head_prefix}")}
+    if not isinstance(model, GridEncoder):  # the vectors of texts need every token
+        return set()
     final = len(model.model.encoder.layers) - 1
     prefixes: tuple[str, ...] = ("model.head.", "model.pooler.")
     if not model.model.similarity:  # the similarity needs the last layer of every token
@@ -307,18 +326,18 @@ def _cls_weights(model: GridEncoder | ForeignGrid) -> set[str]:
     return {name for name, _ in model.named_parameters() if name.startswith(prefixes)}
 
 
-def _packages() -> dict[str, str]:
+def graph_packages() -> dict[str, str]:
     """The versions of the packages that make the graph. Raises if one is missing."""
     import importlib.util
 
-    names = ("onnx", "onnxruntime")
+    names = ("onnx", "onnxruntime", "onnxscript")
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise MissingExtraError(name, "onnx", "exporting for onnx")
     return {name: version(name) for name in ("rankwell", "torch", *names)}
 
 
-def _lacks_vnni() -> bool:
+def lacks_vnni() -> bool:
     """Whether this is an x86 processor on which sums of two products of 8 bits may overflow 16."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False

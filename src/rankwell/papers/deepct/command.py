@@ -13,6 +13,7 @@ from rankwell.cli.options import (
     Device,
     IdField,
     RayOption,
+    Result,
     TextField,
     TitleField,
     WorkersOption,
@@ -47,7 +48,7 @@ def weigh(
     device: Device = None,
     ray: RayOption = None,
     workers: WorkersOption = 0,
-) -> None:
+) -> Result:
     """Weigh the words of every passage of a collection (DeepCT).
 
     If interrupted, rerun the same command to resume, with or without --ray. Processes that run the same command at
@@ -69,3 +70,4 @@ def weigh(
     job = WeighJob(find_weigher(model).absolute(), WeightOptions(scaling), device)
     count = run_job(context, job, collection, Columns(id_field, text_field, title_field), out)
     print(f"{out}: {count:,} passages, {time.monotonic() - begin:.1f} s")
+    return {"out": str(out), "passages": count}

@@ -13,6 +13,7 @@ from rankwell.cli.options import (
     Device,
     IdField,
     RayOption,
+    Result,
     TextField,
     TitleField,
     WorkersOption,
@@ -63,7 +64,7 @@ def expand(
     device: Device = None,
     ray: RayOption = None,
     workers: WorkersOption = 0,
-) -> None:
+) -> Result:
     """Write queries for every passage of a collection (doc2query).
 
     If interrupted, rerun the same command to resume, with or without --ray. Processes that run the same command at
@@ -103,6 +104,8 @@ def expand(
     per_passage, new = count_expansions(resolve_documents(collection, columns), out).values()
     counted = f"{per_passage:.2f} queries per passage, {new:.0%} of their terms new"
     print(f"{out}: {counted} ({min(count, COUNTED):,} passages counted), {time.monotonic() - begin:.1f} s")
+    splits: dict[str, int] = {}
     if queries is not None:
         splits = write_generated(list(read_expansions(out)), queries)
         print("\n".join(f"{queries}: {count:,} queries in the split {split}" for split, count in splits.items()))
+    return {"out": str(out), "passages": count, "queries_per_passage": per_passage, "new": new, "splits": splits}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rankwell.cli.options import COMMANDS, Device, IdField, TextField, needs, output_file, reports
+from rankwell.cli.options import COMMANDS, Device, IdField, Result, TextField, needs, output_file, reports
 
 
 @COMMANDS.register("types")
@@ -36,7 +36,7 @@ def types(
     device: Device = None,
     id_field: IdField = None,
     text_field: TextField = None,
-) -> None:
+) -> Result:
     """Label queries by the kind of answer they ask for: location, numeric, person, description or entity.
 
     A query that the rules cannot label has no type, and no line in the file.
@@ -89,6 +89,9 @@ def types(
     width = max(map(len, counts))
     for label in sorted(counts, key=lambda label: order.index(label) if label in order else len(order)):
         told(f"  {label.ljust(width)}  {counts[label]:>9,}  {counts[label] / len(records):6.1%}")
+    result: Result = {"out": out, "queries": len(records), "types": counts}
     if gold:
         right = sum(typed[qid] == label for qid, label in gold.items())
+        result |= {"accuracy": right / len(gold), "judged": len(gold)}
         told(f"accuracy {right / len(gold):.4f} ({len(gold):,} queries)")
+    return result

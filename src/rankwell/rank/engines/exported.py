@@ -100,10 +100,10 @@ def pad_sequences(batch: Sequences) -> Grids:
         return grid
 
     return {
-        "tokens": spread(batch.tokens, np.int32, 0),
-        "segments": spread(batch.segments, np.int32, 0),
-        "real": real,
+        "input_ids": spread(batch.tokens, np.int64, 0),
+        "token_type_ids": spread(batch.segments, np.int64, 0),
+        "attention_mask": real.astype(np.int64),
         # Padding is a complete word of its own, so that it can attend to something under every rule.
-        "words": spread(batch.words, np.int32, -1),
+        "words": spread(batch.words, np.int64, -1),
         "last": spread(batch.last, np.bool_, True),
     }
