@@ -67,7 +67,7 @@ def unknown_words(segments: Sequence[Segment], analyzer: Analyzer, texts: Sequen
     """The words of each text that no document has."""
     words = analyzer.words_batch(texts)
     terms = list({word.term for some in words for word in some if word.term is not None})
-    known = {term for term, count in zip(terms, _frequencies(segments, terms).tolist(), strict=True) if count}
+    known = {term for term, count in zip(terms, document_frequencies(segments, terms).tolist(), strict=True) if count}
     return [[word.text for word in some if word.term is not None and word.term not in known] for some in words]
 
 
