@@ -1,7 +1,7 @@
 """Relevance: whether the probability of an answer is right, and what a least one leaves out, beside other thresholds.
 
     python bench/relevance.py measure --out docs/results/relevance.json
-    python bench/relevance.py measure --model rankwell-mini --sets wiki --out docs/results/relevance-model.json
+    python bench/relevance.py measure --model rankwell-mini --sets wiki
     python bench/relevance.py tables docs/results
 
 Systems that nothing was fitted to (BM25 and the shipped bi-encoder, or its candidates re-ranked by --model) search for
