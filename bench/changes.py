@@ -217,7 +217,7 @@ def serve(index: Path, count: int, queries: list[str], scale: float) -> dict[str
     ]
     columns = "searches", "median, ms", "p99, ms", "updates a minute", "median of a write, ms", "p99 of a write, ms"
     table = Table("", *columns, "load")
-    command = ["-m", "rankwell", "serve", "--index", str(index), "--port", str(port)]
+    command = ["-m", "rankwell", "serve", str(index), "--port", str(port)]
     with running(command, port), ProcessPoolExecutor(CLIENTS + 1, multiprocessing.get_context("spawn")) as pool:
         list(pool.map(ask, [port] * 32, [1.0] * 32, [0.05] * 32, range(32), [searches] * 32))  # starts all processes
         for pace, (every, seconds) in PACES.items():

@@ -144,7 +144,7 @@ def main() -> None:
         records: dict[str, Any] = {"installed_mb": sizes, "systems": {}}
         for number, (system, (own, options)) in enumerate(systems.items()):
             cache = scratch / f"kernels-{number}"
-            starts = [start(own, [*options, "--index", str(index.folder)], cache) for _ in range(1 + chosen.starts)]
+            starts = [start(own, [*options, str(index.folder)], cache) for _ in range(1 + chosen.starts)]
             for one in starts:
                 check(one.pop("found"), expected)
             for title, some in (("first", starts[:1]), ("later", starts[1:])):

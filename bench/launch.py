@@ -41,7 +41,7 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.rank.first_stage import FirstStage
 from serve import free_port, running
 
-ARMS = {"without": [], "refits": [], "refits, exploring": ["--explore"]}
+ARMS = ("without", "refits")
 STABLE, FRESH, OTHERS, DOCUMENTS, SEARCHES = 220, 60, 200, 1200, 3360
 LOOKS, WANTED, NOISE = 0.7, 0.7, 0.08
 CLIENTS, KEY, DAY, MEASURE = 8, "writes", 86_400, "RR@10"
@@ -139,7 +139,7 @@ def live_weeks(world: World, arm: str, start: Path, folder: Path, weeks: int, mi
     System.open(start).save(system)
     data.mkdir()
     port, kept, rows = free_port(), list[dict[str, list[str]]](), list[dict[str, Any]]()
-    command = [*COMMAND[1:], "serve", str(system), "--port", str(port), "--log", str(live), *ARMS[arm]]
+    command = [*COMMAND[1:], "serve", str(system), "--port", str(port), "--log", str(live)]
     with running(command, port, folder / "service.log"), ThreadPoolExecutor(CLIENTS) as pool:
         for week in range(weeks + 1):
             added = world.documents[week + 1]
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--weeks", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=2.0, help="of a refit")
     parser.add_argument("--start", choices=("bm25", "hybrid"), default="bm25")
-    parser.add_argument("--arms", nargs="+", default=list(ARMS))
+    parser.add_argument("--arms", nargs="+", default=ARMS)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -59,7 +60,7 @@ def auroc(positive: np.ndarray, negative: np.ndarray) -> float:
     return float((below + upto) / 2 / len(negative))
 
 
-def with_interval(lists: list[Judged], rated: list[np.ndarray], without: list[np.ndarray]) -> list[float]:
+def with_interval(lists: list[Judged], rated: Sequence[Any], without: Sequence[Any]) -> list[float]:
     """The AUROC of right first answers against all others, and its 95 % bootstrap interval over queries."""
     right = np.array([judged.relevant[0] for judged in lists])
     first, none = (np.array([some[0] if len(some) else 0.0 for some in both]) for both in (rated, without))
@@ -102,6 +103,7 @@ def measure(options: argparse.Namespace) -> None:
                 spent.append(1000 * clock_and_cpu(answer)[1])
         found[name]["CPU milliseconds, without and with"] = [round(median(spent), 2) for spent in times.values()]
     first, gap = (lambda values: values[0, -1]), (lambda values: values[0, -1] - values[min(1, len(values) - 1), -1])
+    others: dict[str, Callable[[Any], float]]
     others = {"score": first, "gap": gap} if options.model is None else {"model score": first, "gap": gap}
     if options.model is None:
         others["similarity"] = lambda values: values[0, names.index("similarity")]
@@ -123,8 +125,10 @@ def measure(options: argparse.Namespace) -> None:
                 rows.append(row)
             mean = {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
             found[name][f"{size} queries"] = {**mean, "error, worst": max(row["error"] for row in rows)}
-        rated = [made[0].rate(each.values) for each in test]
-        without = [made[0].rate(each.unanswered().values) if not each.relevant.all() else np.zeros(0) for each in test]
+        assert made is not None
+        rate = made[0].rate
+        rated = [rate(each.values) for each in test]
+        without = [rate(each.unanswered().values) if not each.relevant.all() else np.zeros(0) for each in test]
         found[name]["auroc"] = with_interval(test, rated, without)
         for signal, values in others.items():
             of_lists = (

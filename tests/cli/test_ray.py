@@ -30,7 +30,7 @@ def test_without_rankwell_ray_the_line_that_installs_it_is_named(
 @pytest.mark.parametrize(
     ("verb", "options", "problem"),
     [
-        ("rerank", ["--workers", "2"], "--workers needs --ray"),
+        ("rerank", ["--ray", "local,all"], "--ray local,all: expected a number of workers after the comma"),
         ("rerank", ["--ray", "local", "--set", "cache=scores.db"], "--set cache does not go with --ray"),
         ("search", ["--ray", "local", "--device", "cuda:1"], "with --ray each worker gets its own GPU"),
         ("index", ["--ray", "local", "--append"], "--append does not go with --ray"),

@@ -31,7 +31,7 @@ def start(process: Callable[..., Process], served_index: Path) -> Callable[[str]
     """Start a service of the index alone, after some code."""
 
     def run(code: str) -> Process:
-        service = process("--index", str(served_index), "--model", "none", code=code)
+        service = process(str(served_index), "--model", "none", code=code)
         service.ready()
         return service
 

@@ -90,7 +90,7 @@ def test_a_port_in_use_is_found_before_anything_is_opened(tmp_path: Path) -> Non
     code = "from rankwell.cli.main import main; main()"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        command = [sys.executable, "-c", code, "serve", "--index", str(tmp_path / "nowhere"), "--port", port]
+        command = [sys.executable, "-c", code, "serve", str(tmp_path / "nowhere"), "--port", port]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [f"rankwell: cannot listen at 127.0.0.1:{port}: Address already in use"]

@@ -110,7 +110,7 @@ def test_sigterm_does_not_wait_for_a_reload(
     process: Callable[..., Process], served_index: Path, signals: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELOADING", str(tmp_path / "reloading"))
-    own = process("--index", str(served_index), "--model", "none", code=RELOAD_SLOWLY)
+    own = process(str(served_index), "--model", "none", code=RELOAD_SLOWLY)
     own.ready()
     own.own.send_signal(signal.SIGHUP)
     wait_until((tmp_path / "reloading").exists)
@@ -132,8 +132,8 @@ def test_a_signal_during_the_start_leaves_nothing_behind(
 
 
 def test_names_that_requests_may_be_sent_to(process: Callable[..., Process], served_index: Path) -> None:
-    own = process("--index", str(served_index), "--model", "none", "--allow-host", "search.example")
-    open_to_all = process("--index", str(served_index), "--model", "none", "--host", "0.0.0.0")
+    own = process(str(served_index), "--model", "none", "--allow-host", "search.example")
+    open_to_all = process(str(served_index), "--model", "none", "--host", "0.0.0.0")
     for one, taken in ((own, {"search.example"}), (open_to_all, {"search.example", "evil.example"})):
         one.ready()  # as 127.0.0.1
         for host in ("search.example", "evil.example"):
@@ -144,7 +144,7 @@ def test_names_that_requests_may_be_sent_to(process: Callable[..., Process], ser
 def test_it_says_its_port_when_clients_can_connect_and_logs_json_alone(
     process: Callable[..., Process], served_index: Path
 ) -> None:
-    own = process("--index", str(served_index), "--model", "none", port=0)
+    own = process(str(served_index), "--model", "none", port=0)
     lines: list[str] = []
     assert own.own.stderr is not None
     for line in own.own.stderr:
@@ -166,7 +166,7 @@ def test_kill_9_under_load_and_restart(
     process: Callable[..., Process], served_index: Path, tiny_checkpoint: Path
 ) -> None:
     # Exactly: in 16 bits the batches that requests share show in more than the last digits.
-    options = ("--index", str(served_index), "--model", str(tiny_checkpoint), "--precision", "fp32")
+    options = (str(served_index), "--model", str(tiny_checkpoint), "--precision", "fp32")
     queries = ["bees in winter", "a fish in the river", "honey", "a bank in london"]
 
     def search(own: Process, query: str) -> dict[str, float]:
@@ -204,7 +204,7 @@ def test_kill_9_under_load_and_restart(
 
 def test_sighup_opens_a_replaced_index(process: Callable[..., Process], tmp_path: Path) -> None:
     Index.build([Document("old", "bees in a hive")], tmp_path / "index")
-    own = process("--index", str(tmp_path / "index"), "--model", "none")
+    own = process(str(tmp_path / "index"), "--model", "none")
     own.ready()
     Index.build([Document("new", "bees on a flower")], tmp_path / "index", overwrite=True)
     found = own.ask("POST", "/search", {"query": "bees"})[1]
@@ -259,7 +259,7 @@ def test_the_default_model_finds_and_re_ranks_if_asked_to(
     index = Index.build((Document(f"d{n}", f"bogue {n}") for n in range(20)), tmp_path / "index")
     monkeypatch.setattr("rankwell.models.checkpoints.names.SHIPPED", tiny_twin)
     monkeypatch.setattr("rankwell.serve.server.serve", served)
-    where = ("--index", str(index.folder)) if options else ()  # or the sample
+    where = (str(index.folder),) if options else ()  # or the sample
     done = rankwell("serve", *where, *options, "--port", "0")
     assert done.code == 0, done.err
 
@@ -272,9 +272,7 @@ def test_an_exported_model_is_served_without_torch(
     from rankwell.rank.ranker import Ranker
 
     export_model(tiny_checkpoint, tmp_path / "exported")
-    own = process(
-        *("--model", str(tmp_path / "exported"), "--backend", "onnx", "--index", str(served_index)), code=WITHOUT_TORCH
-    )
+    own = process(*("--model", str(tmp_path / "exported"), "--backend", "onnx", str(served_index)), code=WITHOUT_TORCH)
     own.ready()
     texts = ["bees keep warm", "a bogus river", "tea"]
     status, rows = own.ask("POST", "/rerank", {"query": "bees", "texts": texts, "raw_scores": True})

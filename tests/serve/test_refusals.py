@@ -284,4 +284,4 @@ def test_a_number_that_json_cannot_hold_is_null() -> None:
 
 @pytest.mark.parametrize("key", ["schlüssel", "a\tb", "ключ", " key", "key\n"])
 def test_a_key_is_printable_ascii(rankwell: Callable[..., Any], key: str) -> None:
-    assert "printable ASCII" in rankwell("serve", "--key", key, "--index", "nowhere").complaint
+    assert "printable ASCII" in rankwell("serve", "nowhere", "--key", key).complaint

@@ -240,29 +240,6 @@ def test_a_line_that_was_cut_off_is_not_continued(tmp_path: Path, served_index: 
     assert log.problems == {"incomplete lines": 1}
 
 
-def test_exploring_shows_one_document_of_lower_ranks_and_logs_its_place(tmp_path: Path, served_index: Path) -> None:
-    with opened(Sources(served_index)) as plain:
-        ranked = [row["id"] for row in search(plain, k=40)["results"]]
-    places, ranks = set(), set()
-    with logging_to(tmp_path, served_index, explore=True) as client:
-        for _ in range(40):
-            found = search(client)
-            shown, told = [row["id"] for row in found["results"]], found["explored"]
-            assert shown[told["ordinal"] - 1] == told["object_id"] == ranked[told["rank"] - 1]
-            assert [docid for docid in shown if docid != told["object_id"]] == ranked[:9]
-            places.add(told["ordinal"])
-            ranks.add(told["rank"])
-        assert "explored" not in search(client, log=False)
-        assert search(client, k=1)["explored"] is None
-        assert search(client, **{"from": 10})["explored"] is None
-    assert {6, 10} <= places <= {6, 7, 8, 9, 10}
-    assert min(ranks) >= 11
-    assert 25 < max(ranks) <= 30
-    first = lines(tmp_path, "queries")[0]
-    ordinal = first["query_attributes"]["explored"]["ordinal"]
-    assert first["query_response_hit_ids"][ordinal - 1] == first["query_attributes"]["explored"]["object_id"]
-
-
 def test_a_kill_loses_the_last_second_at_most(
     tmp_path: Path, served_index: Path, process: Callable[..., Process]
 ) -> None:

@@ -310,7 +310,7 @@ def test_a_blend_needs_an_index_and_a_model(served_index: Path, tiny_checkpoint:
 def test_shares_are_checked_before_anything_is_opened(
     rankwell: Callable[..., Any], options: list[str], problem: str
 ) -> None:
-    assert problem in rankwell("serve", "--index", "nowhere", *options).complaint
+    assert problem in rankwell("serve", "nowhere", *options).complaint
 
 
 @pytest.mark.parametrize(

@@ -140,11 +140,11 @@ def test_a_system_is_served_whole_or_not_at_all(
     rankwell: Callable[..., Any], served_index: Path, tmp_path: Path
 ) -> None:
     System(FirstStage(Index.open(served_index))).save(tmp_path / "system")
-    assert rankwell("serve", "system", "--index", served_index).complaint == "--index does not go with a system"
-    assert "not a system (it has no system.json)" in rankwell("serve", tmp_path, "--port", "0").complaint
+    assert rankwell("serve", "system", "--hybrid", "0.5").complaint == "--hybrid does not go with a system"
+    assert "not an index (it has no index.json)" in rankwell("serve", tmp_path, "--port", "0").complaint
 
 
-def test_an_index_is_served_as_with_its_option(
+def test_an_index_is_served_by_the_options(
     rankwell: Callable[..., Any], served_index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served: list[Sources] = []
@@ -154,12 +154,9 @@ def test_an_index_is_served_as_with_its_option(
         return SimpleNamespace(unfinished=False)
 
     monkeypatch.setattr(server, "serve", record)
-    for place in ((served_index,), ("--index", served_index)):
-        assert rankwell("serve", *place, "--model", "none", "--hybrid", "0.5", "--port", "0").code == 0
-    assert served[0] == served[1]
+    assert rankwell("serve", served_index, "--model", "none", "--hybrid", "0.5", "--port", "0").code == 0
     assert served[0].index == served_index
-    line = rankwell("serve", served_index, "--index", "other").complaint
-    assert line == f"two indexes, {served_index} and --index other; expected one"
+    assert (served[0].is_system, served[0].search["hybrid"]) == (False, 0.5)
 
 
 @pytest.mark.parametrize("shares", [Shares(model=0.6, first=0.4), Shares(0.5, 0.3, 0.2, "z-score")], ids=str)

@@ -63,7 +63,7 @@ def test_index_and_search(rankwell: Call, data: Path) -> None:
     asked, options = data / "queries.tsv", ["--k", "50", "--k1", "0.8", "--set", "k2=8", "--set", "tag=mine"]
     options += ["--set", "ignore_identical_ids=true"]
     assert rankwell("search", data / "index", asked, *options, "--out", "one.run").code == 0
-    for number, more in enumerate((["--ray", "local"], ["--ray", "local", "--workers", "2"])):
+    for number, more in enumerate((["--ray", "local"], ["--ray", "local,2"])):
         done = rankwell("search", "cut", asked, *options, *more, "--out", f"{number}.run")
         assert done.code == 0, done.err
         assert Path(f"{number}.run").read_bytes() == Path("one.run").read_bytes()
@@ -81,7 +81,7 @@ def test_hybrid_search(rankwell: Call, data: Path, tiny_bi_encoder: Path, weight
     first = rankwell("search", "one", data / "queries.tsv", *options, "--out", "one.run")
     assert first.code == 0, first.err
     for number, workers in enumerate(("2", "1")):  # the first makes the vectors, the second finds them
-        call = ["search", "two", data / "queries.tsv", *options, "--ray", "local", "--workers", workers]
+        call = ["search", "two", data / "queries.tsv", *options, "--ray", f"local,{workers}"]
         done = rankwell(*call, "--out", f"{number}.run")
         assert done.code == 0, done.err
         assert Path(f"{number}.run").read_bytes() == Path("one.run").read_bytes()
@@ -102,9 +102,19 @@ def test_what_is_wrong_with_a_bi_encoder_is_one_line(rankwell: Call, data: Path,
 @pytest.mark.usefixtures("cluster")
 def test_what_is_wrong_with_vectors_is_one_line(rankwell: Call, data: Path, tiny_bi_encoder: Path) -> None:
     Index.build(make_documents(5), "index")
-    call = ["search", "index", data / "queries.tsv", "--hybrid", "0.5", "--encoder", tiny_bi_encoder, "--ray", "local"]
+    call = [
+        "search",
+        "index",
+        data / "queries.tsv",
+        "--hybrid",
+        "0.5",
+        "--encoder",
+        tiny_bi_encoder,
+        "--ray",
+        "local,1",
+    ]
     # A cluster without GPUs would be waited for, for ever.
-    done = rankwell(*call, "--device", "cuda", "--workers", "1", "--out", "x.run")
+    done = rankwell(*call, "--device", "cuda", "--out", "x.run")
     assert "no machine of the cluster has 1 cores and 1 GPUs" in done.complaint
     assert rankwell(*call, "--out", "x.run").code == 0
     (vectors,) = Path("index").rglob("shard-*.f16")
@@ -218,7 +228,7 @@ def test_a_killed_command_goes_on_where_it_was(rerank: Call, data: Path, tiny_ch
     kept = part.rename(tmp_path / "kept.run")
     os.mkfifo(part)
     call = ["rerank", names[0], "--queries", names[1], "--collection", names[2], "--model", names[3], "--out", out]
-    command = [sys.executable, "-c", KILLED, *map(str, call), "--ray", "local", "--workers", "2"]
+    command = [sys.executable, "-c", KILLED, *map(str, call), "--ray", "local,2"]
     path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -19,7 +19,6 @@ from rankwell.cli.options import (
     Settings,
     TextFields,
     TitleField,
-    WorkersOption,
     cluster_of,
     excludes,
     needs,
@@ -104,7 +103,6 @@ def index(
         ),
     ] = None,
     ray: RayOption = None,
-    workers: WorkersOption = 0,
     settings: Settings = None,
 ) -> Result:
     """Build a BM25 index.
@@ -133,7 +131,7 @@ def index(
 
         rankwell index collection.tsv --out my-index --encoder rankwell-mini --words
 
-        rankwell index collection.tsv --out my-index --ray local --workers 4 --set segment_documents=250000
+        rankwell index collection.tsv --out my-index --ray local,4 --set segment_documents=250000
     """
     from rankwell.core.files import folder_size, read_lines
     from rankwell.core.native import allow_uncompiled

@@ -245,21 +245,20 @@ RayOption = Annotated[
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="Run on a Ray cluster: `local` starts one on this machine, `auto` or HOST:PORT connects to a running one. "
-        "If interrupted, rerun the command to resume.",
+        help="Run on a Ray cluster: `local` starts one on this machine, `auto` or HOST:PORT connects to a running one; "
+        "with a number of workers as in `local,4`, otherwise as many as there is room for. If interrupted, rerun the "
+        "command to resume.",
     ),
-]
-WorkersOption = Annotated[
-    int, typer.Option("--workers", min=0, help="Number of Ray workers; 0 uses as many as the cluster has room for.")
 ]
 
 
 def cluster_of(context: typer.Context, *excluded: str) -> CommandCluster | None:
     """The cluster that the command's --ray names, if any; it excludes the options ``excluded``."""
-    needs(context, {"workers": "ray"})
-    ray, device = context.params["ray"], context.params.get("device")
-    if ray is None:
+    if context.params["ray"] is None:
         return None
+    (ray, comma, workers), device = context.params["ray"].partition(","), context.params.get("device")
+    if comma and not (workers.isdecimal() and 0 < int(workers) < 10_000):
+        raise RankwellError(f"--ray {ray},{workers}: expected a number of workers after the comma, as in local,4")
     excludes(context, "--ray", *excluded)
     if device is not None and ":" in device:
         raise RankwellError(f"--device {device}: with --ray each worker gets its own GPU; use --device cuda")
@@ -267,4 +266,4 @@ def cluster_of(context: typer.Context, *excluded: str) -> CommandCluster | None:
         from rankwell_ray.commands import CommandCluster
     except ModuleNotFoundError:
         raise RankwellError("--ray needs the package rankwell-ray: pip install rankwell-ray") from None
-    return CommandCluster(ray, context.params["workers"], gpus=1 if device == "cuda" else 0)
+    return CommandCluster(ray, int(workers or 0), gpus=1 if device == "cuda" else 0)

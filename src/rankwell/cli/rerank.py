@@ -24,7 +24,6 @@ from rankwell.cli.options import (
     RunOut,
     Settings,
     TrustRemoteCode,
-    WorkersOption,
     check_run,
     cluster_of,
     excludes,
@@ -118,7 +117,6 @@ def rerank(
     min_relevance: MinRelevance = None,
     json: AsJson = False,
     ray: RayOption = None,
-    workers: WorkersOption = 0,
     settings: Settings = None,
 ) -> None:
     """Re-rank a run, or the candidates for a question, with a ranker of any kind.
@@ -160,7 +158,7 @@ def rerank(
         rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows 100
         --set stride=50 --set aggregate=top3 --set cache=scores.db --out windows.run
 
-        rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --ray local --workers 4
+        rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --ray local,4
         --out mono.run
 
     With --ray, scores equal those of a single process with as many threads as a worker (OMP_NUM_THREADS), bit for bit;

@@ -23,7 +23,6 @@ from rankwell.cli.options import (
     TextField,
     TrustRemoteCode,
     VectorChoice,
-    WorkersOption,
     check_run,
     cluster_of,
     excludes,
@@ -93,7 +92,6 @@ def search(
     precision: PrecisionOption = "auto",
     trust_remote_code: TrustRemoteCode = False,
     ray: RayOption = None,
-    workers: WorkersOption = 0,
     settings: Settings = None,
 ) -> None:
     """Search an index or a system: answer a question, or rank documents for each query of a file.
@@ -126,7 +124,7 @@ def search(
 
         rankwell search my-index queries.tsv --out bm25.run
 
-        rankwell search my-index queries.tsv --ray local --workers 4 --out bm25.run
+        rankwell search my-index queries.tsv --ray local,4 --out bm25.run
 
         rankwell search my-index queries.tsv --hybrid 0.7 --k 100 --out hybrid.run
 
@@ -160,7 +158,7 @@ def search(
         raise RankwellError(f"{queries} comes first: rankwell search {queries} {quote(str(index))}")
     if is_system(index):
         of_an_index = ("k1", "b", "k2", "hybrid", "words", "encoder", "vectors", "trust_remote_code")
-        excludes(context, "a system", *of_an_index, "ray", "workers")
+        excludes(context, "a system", *of_an_index, "ray")
     else:
         of_encoder = dict.fromkeys(("encoder", "device", "precision", "trust_remote_code"), ("hybrid", "words"))
         needs(context, {**of_encoder, "vectors": "hybrid"})

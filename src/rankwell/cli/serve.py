@@ -39,6 +39,7 @@ SETTINGS: dict[str, Any] = {
     "queue_tokens": Annotated[int, Ge(1)],
     "max_documents": Annotated[int, Ge(1)],
     "max_body": Annotated[int, Ge(1)],
+    "timeout_ms": Annotated[int, Ge(1)],
     "drain_seconds": Annotated[int, Ge(0)],
     "proxy": IPv4Address | IPv6Address,
     "keep_days": Annotated[int, Ge(1), Le(36_500)],
@@ -53,12 +54,9 @@ def serve(
         Path | None,
         typer.Argument(
             metavar="SYSTEM|INDEX",
-            help="A system made by `rankwell fit`, served as it was fitted, or an index, as with --index.",
+            help="A system made by `rankwell fit`, served as it was fitted, or an index. Default, unless --model is "
+            "given: an index of the bundled sample.",
         ),
-    ] = None,
-    index: Annotated[
-        Path | None,
-        typer.Option("--index", help="Index to search. Default, unless --model is given: the bundled sample."),
     ] = None,
     model: Annotated[
         list[str] | None,
@@ -115,9 +113,6 @@ def serve(
             "other names are refused. May be repeated.",
         ),
     ] = None,
-    timeout_ms: Annotated[
-        int, typer.Option("--timeout-ms", min=1, help="Deadline of a request that sets none.")
-    ] = 30_000,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -126,12 +121,6 @@ def serve(
             help="Log searches and clicks to daily files in this folder, for `rankwell fit --log` and `check --log`.",
         ),
     ] = None,
-    explore: Annotated[
-        bool,
-        typer.Option(
-            "--explore", help="Show a random document of ranks 11 to 30 with each search, to learn its clicks."
-        ),
-    ] = False,
     settings: Settings = None,
 ) -> None:
     """Serve a system, or an index and a re-ranker, over HTTP, with a page to search and compare.
@@ -155,7 +144,8 @@ def serve(
     batch_tokens: tokens per batch (default: the backend's); wait_ms: how long to wait for a fuller batch (1);
     queue_tokens: tokens that may wait; requests beyond are refused.
 
-    max_documents: texts per request (1000); max_body: bytes per request (8 MiB).
+    max_documents: texts per request (1000); max_body: bytes per request (8 MiB); timeout_ms: deadline of a request
+    that sets none (30,000).
 
     drain_seconds: time to finish requests under way when stopping (30).
 
@@ -180,12 +170,10 @@ def serve(
 
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
-    from rankwell.core.errors import RankwellError
     from rankwell.models.checkpoints.names import DEFAULT
     from rankwell.models.devices import Computing
     from rankwell.rank.fusion import Shares
     from rankwell.rank.texts import is_system
-    from rankwell.retrieve.index import is_index
     from rankwell.serve.engine import Batching
     from rankwell.serve.formats import Limits
     from rankwell.serve.listening import bind
@@ -195,14 +183,10 @@ def serve(
     from rankwell.serve.state import Sources, default_models, read_aliases
 
     rare = read_settings(settings, SETTINGS)
-    if system is not None and is_index(system) and not is_system(system):
-        if index is not None:
-            raise RankwellError(f"two indexes, {system} and --index {index}; expected one")
-        system, index = None, system
-    if system is not None:
-        fitted = ("index", "model", "backend", "label", "trust_remote_code", "fuse", "blend", "hybrid", "encoder")
+    if is_fitted := system is not None and is_system(system):
+        fitted = ("model", "backend", "label", "trust_remote_code", "fuse", "blend", "hybrid", "encoder")
         excludes(context, "a system", *fitted, "vectors", "normalise")
-    logging = {"keep_days": "log", "log_mb": "log", "log_texts": "log", "explore": "log"}
+    logging = {"keep_days": "log", "log_mb": "log", "log_texts": "log"}
     needs(context, {**logging, "encoder": ("blend", "hybrid"), "vectors": "hybrid", "normalise": ("fuse", "blend")})
     search = {
         "shares": Shares.from_options(fuse, blend, rare.get("normalise", "min-max")),
@@ -211,22 +195,23 @@ def serve(
         "vectors": rare.get("vectors", "auto"),
     }
     body, documents = rare.get("max_body", 8 << 20), rare.get("max_documents", 1000)
-    limits = Limits(body_bytes=body, documents=documents, default_timeout_ms=timeout_ms)
+    limits = Limits(body_bytes=body, documents=documents, default_timeout_ms=rare.get("timeout_ms", 30_000))
     batching = Batching(rare.get("batch_tokens"), rare.get("wait_ms", 1.0), rare.get("queue_tokens"))
     hosts, drain_seconds, proxy = tuple(allow_host or ()), rare.get("drain_seconds", 30), rare.get("proxy")
     writing_key = os.environ.get(WRITING_KEY) or None
     options = ServerOptions(key or None, tuple(origin or ()), hosts, drain_seconds, proxy and str(proxy), writing_key)
-    computing, given = Computing(device, precision, backend, trust_remote_code), system is not None or bool(model)
-    with exit_on_signals(), closing(bind(host, port)) as place, _index(index, given) as folder:
-        models = default_models(folder, backend) if model is None else tuple(name for name in model if name != "none")
+    computing, given = Computing(device, precision, backend, trust_remote_code), is_fitted or bool(model)
+    with exit_on_signals(), closing(bind(host, port)) as place, _index(system, given) as folder:
+        models = tuple(name for name in model or () if name != "none")
+        models = default_models(folder, backend) if model is None and not is_fitted else models
         engine = {"label": rare["label"]} if "label" in rare else {}
         reranks = any(option is not None for option in (model, fuse, blend))
         sources = Sources(folder, models, computing, engine, search, aliases=read_aliases(alias or ()), reranks=reranks)
         sources = replace(sources, min_relevance=min_relevance)
-        if system is not None:
-            sources = replace(sources, index=system, models=(), search={}, is_system=True, reranks=True)
+        if is_fitted:
+            sources = replace(sources, search={}, is_system=True, reranks=True)
         days, megabytes = rare.get("keep_days", 90), rare.get("log_mb", 256)
-        logs = None if log is None else LogOptions(log, rare.get("log_texts", True), days, megabytes, explore)
+        logs = None if log is None else LogOptions(log, rare.get("log_texts", True), days, megabytes)
         service = serve_sources(sources, limits, batching, options, place, _say, logs)
     if service.unfinished:
         # A normal exit would wait for threads, or abort if they are in native code.

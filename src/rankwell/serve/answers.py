@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -29,15 +28,14 @@ def search_answer(
     *,
     most: int,
     least: float | None,
-    explores: bool = False,
 ) -> Answer:
     """A page of the ranking, and of the first stage's if both are shown; at most ``most`` documents are highlighted.
 
     Documents of less relevance than ``least`` are left out of the ranking; None if answers have no relevance.
 
     ``query`` is the body's as models read it, ``scored`` the pairs of the best documents and what the model said of
-    them. If it ``explores``, the first page has a document of lower ranks. Call it from one thread at a time: what
-    highlights has an analyser of its own, so that a long answer delays no search.
+    them. Call it from one thread at a time: what highlights has an analyser of its own, so that a long answer delays
+    no search.
     """
     candidates, page = found.ranking, slice(body.offset, body.offset + body.k)
     shows_first = body.stages != "rerank"
@@ -51,14 +49,9 @@ def search_answer(
         reranked = state.fuse(query, found, scores)
         after = {docid: rank for rank, docid in enumerate(reranked.docids, 1)}
         probabilities = dict(zip(candidates.docids, laid.join(probability(logits)).tolist(), strict=False))
-    final, explored = candidates if reranked is None else reranked, None
-    ranking = final
-    if explores and body.offset == 0:
-        ranking, explored = explore(final, body.k)
-    rated: dict[str, float] = {}
+    ranking, rated = candidates if reranked is None else reranked, dict[str, float]()
     if least is not None:
-        deepest = max(COMPARED, page.stop, 0 if explored is None else explored["rank"])
-        rated = state.rate(query, found, final.head(deepest), scores)
+        rated = state.rate(query, found, ranking.head(max(COMPARED, page.stop)), scores)
 
     def row(rank: int, docid: str, score: float) -> Answer:
         old, new = before[docid], after.get(docid)
@@ -70,14 +63,13 @@ def search_answer(
         pairs = zip(ranking.docids[page], ranking.scores[page].tolist(), strict=True)
         return [row(rank, docid, score) for rank, (docid, score) in enumerate(pairs, body.offset + 1)]
 
-    listed = rows(ranking if reranked is None else candidates) if shows_first or reranked is None else []
+    listed = rows(candidates) if shows_first or reranked is None else []
     best = listed if reranked is None else [{**own, "probability": probabilities[own["id"]]} for own in rows(ranking)]
     fitting = [own for own in best if not least or (own["relevance"] or 0.0) >= least]
     nothing = nothing_fits(rated) if best and not fitting else None
     listed, best = fitting if listed is best else listed, fitting
     documents = read_documents(state, list(dict.fromkeys(row["id"] for row in [*listed, *best])), body.fields)
     answer: Answer = {"candidates": len(candidates), "query_matches": [], "query_split_words": []}
-    answer |= {"explored": explored} if explores else {}
     answer["did_you_mean"] = did_you_mean(state.aside, query)
     answer["nothing"] = nothing if len(candidates) else explain_nothing(state.aside, query, body.filter)
     if body.words:
@@ -86,24 +78,6 @@ def search_answer(
         answer |= highlight(state, model, body.query, dict(islice(documents.items(), most)))
     whole = [[{**row, **documents[row["id"]]} for row in some] for some in (best, listed)]
     return {**answer, "results": whole[0], "first": whole[1] if shows_first and reranked is not None else None}
-
-
-EXPLORED = 11, 30
-"""The ranks from which a document is shown that would not be on the first page."""
-
-
-def explore(ranking: Ranking, k: int) -> tuple[Ranking, Answer | None]:
-    """A ranking with a random document of lower ranks in a random place of the first page's second half.
-
-    Its clicks tell of what is never shown; the others move down by one. Also what was done, for the log.
-    """
-    lower = range(max(EXPLORED[0], k + 1) - 1, min(EXPLORED[1], len(ranking)))
-    if not lower or k < 2:
-        return ranking, None
-    old, new = random.choice(lower), random.randrange(k // 2, k)
-    places = [*range(new), old, *range(new, old), *range(old + 1, len(ranking))]
-    shown = Ranking(tuple([ranking.docids[place] for place in places]), ranking.scores[places])
-    return shown, {"object_id": ranking.docids[old], "rank": old + 1, "ordinal": new + 1}
 
 
 def read_documents(state: State, docids: Sequence[str], fields: Sequence[str] | None) -> Answer:

@@ -46,14 +46,13 @@ class LogOptions:
     """Where searches and clicks are logged, and what of them.
 
     Without ``texts`` there are hashes of the queries. Files are removed after ``keep_days``, and have up to ``day_mb``
-    megabytes. ``explore`` shows a document of lower ranks with each search, so that its clicks are known, too.
+    megabytes.
     """
 
     folder: Path
     texts: bool = True
     keep_days: int = 90
     day_mb: int = 256
-    explore: bool = False
 
 
 class SearchLog:
@@ -95,8 +94,8 @@ class SearchLog:
             docids.append(row["id"])
         special = body.filter is not None or body.syntax or body.instruction is not None
         attributes = {"from": body.offset, "candidates": answer["candidates"], "special": special}
-        known = {"explored": answer.get("explored"), "relevance": rows[0].get("relevance") if rows else None}
-        attributes |= {name: value for name, value in known.items() if value is not None}
+        if rows and rows[0].get("relevance") is not None:
+            attributes["relevance"] = rows[0]["relevance"]
         hashed = HASHED + hashlib.sha256(body.query.encode(errors="replace")).hexdigest()
         shown = body.query if self.options.texts else hashed
         record: Answer = {"query_id": query_id, "user_query": shown, "object_id_field": "id"}

@@ -304,9 +304,7 @@ class Service:
                 ms |= {"rerank": round(scoring.work_ms, 3), "queue": round(scoring.queue_ms, 3)}
         most = self.limits.highlighted
         log = self.log if body.log else None
-        explores = log is not None and log.options.explore
-        how = {"most": most, "least": least, "explores": explores}
-        shown = partial(search_answer, state, model, body, query, found, scored, **how)
+        shown = partial(search_answer, state, model, body, query, found, scored, most=most, least=least)
         answer = await self._in(self._answering, shown)
         about |= {"candidates": len(found.ranking), "generation": state.generation}
         ms["total"] = round(1000 * (time.perf_counter() - begin), 3)

@@ -16,7 +16,6 @@ from rankwell.cli.options import (
     Result,
     TextField,
     TitleField,
-    WorkersOption,
     need_file,
     output_file,
 )
@@ -47,7 +46,6 @@ def weigh(
     ] = "linear",
     device: Device = None,
     ray: RayOption = None,
-    workers: WorkersOption = 0,
 ) -> Result:
     """Weigh the words of every passage of a collection (DeepCT).
 
@@ -60,7 +58,7 @@ def weigh(
 
         rankwell index collection.tsv --weights weights.jsonl.gz --out weighted
 
-        rankwell weigh collection.tsv --model weigher --out weights.jsonl.gz --ray local --workers 4
+        rankwell weigh collection.tsv --model weigher --out weights.jsonl.gz --ray local,4
     """
     from rankwell.corpus.formats.fields import Columns
     from rankwell.papers.deepct.weighing import WeighJob, WeightOptions, find_weigher

@@ -16,7 +16,6 @@ from rankwell.cli.options import (
     Result,
     TextField,
     TitleField,
-    WorkersOption,
     need_file,
     output_file,
     output_folder,
@@ -63,7 +62,6 @@ def expand(
     ] = None,
     device: Device = None,
     ray: RayOption = None,
-    workers: WorkersOption = 0,
 ) -> Result:
     """Write queries for every passage of a collection (doc2query).
 
@@ -78,7 +76,7 @@ def expand(
 
         rankwell expand my-data --model writer --out expansions.jsonl.gz --queries my-data
 
-        rankwell expand collection.tsv --model writer --out expansions.jsonl.gz --ray local --workers 4
+        rankwell expand collection.tsv --model writer --out expansions.jsonl.gz --ray local,4
     """
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.formats.texts import read_expansions
