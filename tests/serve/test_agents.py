@@ -16,6 +16,9 @@ import httpx2
 import pytest
 
 from rankwell.corpus.records import Document
+from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.relevance import Calibration
+from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
 from rankwell.serve.formats import Limits
 from rankwell.serve.service import Service
@@ -72,7 +75,7 @@ def test_there_are_two_tools_that_only_read(service: Service) -> None:
     tools = session(service, talk)
     assert [tool.name for tool in tools] == ["search", "get"]
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
-    assert list(tools[0].input_schema["properties"]) == ["query", "k", "filter"]
+    assert list(tools[0].input_schema["properties"]) == ["query", "k", "filter", "min_relevance"]
 
 
 def test_an_agent_finds_filters_and_gets(service: Service) -> None:
@@ -92,6 +95,20 @@ def test_a_search_returns_excerpts_and_get_the_whole_text(service: Service) -> N
     assert found["text"].startswith("Smoke calms bees. The keeper waits.")
     assert found["text"].endswith(" …")
     assert len(found["text"]) < 700 < len(call(service, "get", id="smoke").structured_content["text"])
+
+
+def test_a_fitted_system_returns_what_is_relevant_enough(index: Path, tmp_path: Path) -> None:
+    own = Calibration(("words", "score"), (-3.0, 5.0, 0.1, -0.3), queries=60, documents=3)
+    system = System(FirstStage(Index.open(index)), relevance=own).save(tmp_path / "system")
+    served = Service(Sources(system.folder, is_system=True))
+    served.start()
+    rated = call(served, "search", query="bees keep warm").structured_content["results"]
+    assert [row["id"] for row in rated] == ["bees", "tea", "smoke"]
+    assert rated[0]["relevance"] > 0.5 > rated[1]["relevance"]
+    assert ids(call(served, "search", query="bees keep warm", min_relevance=0.5)) == ["bees"]
+    none = call(served, "search", query="warm quarks and gluons", min_relevance=0.5).structured_content
+    assert (none["results"], none["nothing"][:13]) == ([], "nothing fits:")
+    served.stop()
 
 
 def test_where_nothing_fits_the_answer_says_why(service: Service) -> None:

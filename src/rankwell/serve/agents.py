@@ -35,7 +35,7 @@ def tools_of(service: Service) -> MCPServer[Any]:
         "rankwell",
         version=version("rankwell"),
         instructions=f"Searches {service.ready()['index']['documents']:,} documents. Metadata to filter by: "
-        f"{fields or 'none'}. Scores compare documents of one query only; a low one is no proof that nothing fits.",
+        f"{fields or 'none'}. Scores compare documents of one query only; relevance, if there is one, all.",
         log_level="WARNING",
     )
 
@@ -45,9 +45,13 @@ def tools_of(service: Service) -> MCPServer[Any]:
         filter: Annotated[
             str | None, Field(description="Only documents whose metadata match: year >= 2015 and lang = 'de'.")
         ] = None,
+        min_relevance: Annotated[
+            float | None,
+            Field(description="Only documents that are relevant with this probability, from 0 to 1.", ge=0, le=1),
+        ] = None,
     ) -> dict[str, Any]:
         """The documents that answer a query, best first, with excerpts; ``get`` has a document's whole text."""
-        asked = {"query": query, "k": k, "filter": filter}
+        asked = {"query": query, "k": k, "filter": filter, "min_relevance": min_relevance}
         answer = await _answer(service, lambda end: service.search(validated(Search, asked), end, {}))
         return {name: answer[name] for name in ("did_you_mean", "nothing")} | {
             "results": [_excerpt(row) for row in answer["results"]]
@@ -96,4 +100,4 @@ def _excerpt(row: Answer) -> Answer:
     text = row["text"] or ""
     begin, end = snippet(text, [Match(**match) for match in row["matches"]], EXCERPT)
     excerpt = "… " * (begin > 0) + text[begin:end] + " …" * (end < len(text))
-    return {"id": row["id"], "score": row["score"], "title": row["title"], "text": excerpt, "fields": row["fields"]}
+    return {name: row[name] for name in ("id", "score", "relevance", "title", "fields")} | {"text": excerpt}
