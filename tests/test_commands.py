@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rankwell.serve.state import Sources
 
 ROOT = Path(__file__).parents[1]
-NAMES = "quickstart corpus fitting your-engine retrieve rank models evaluation serve scale recipes"
+NAMES = "quickstart corpus fitting your-engine retrieve rank models evaluation serve launch scale recipes"
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES.split())]
 LEFT_OUT = {
     "index hf:": "the Hugging Face hub",
@@ -172,7 +172,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(
     steps = climb.all_steps  # of which one is tried, so that a slow machine fits the same system
     monkeypatch.setattr(climb, "all_steps", lambda task: [step for step in steps(task) if step.name == "hybrid"])
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    if page.stem in ("fitting", "your-engine", "serve", "evaluation"):
+    if page.stem in ("fitting", "your-engine", "serve", "evaluation", "launch"):
         fitted = files.with_name("my-system")  # once for all pages
         if not fitted.exists():
             assert rankwell("fit", "my-data", "--out", fitted, "--minutes", "60", "--device", "cpu").code == 0
