@@ -56,6 +56,7 @@ def test_what_cannot_be_used_is_counted_and_named(tmp_path: Path) -> None:
         search("s2", "ab", 3),
         '{"query_id": "s3", "user_q',
         "\0\0\0",
+        "[" * 100_000,
         {"query_id": "s4"},
         "7",
         {**search("s5", "ab"), "timestamp": to_come},
@@ -65,7 +66,7 @@ def test_what_cannot_be_used_is_counted_and_named(tmp_path: Path) -> None:
     assert [own.clicked for own in log.searches] == [set(), {"a"}]
     assert dict(log.problems) == {
         "lines older than the one before (the clock was set back)": 1,
-        "incomplete lines": 2,
+        "incomplete lines": 3,
         "lines without the fields of a log": 3,
         "lines with a time to come": 1,
         "clicks for unknown searches": 1,

@@ -124,7 +124,7 @@ def _records(paths: Sequence[Path], problems: Counter[str]) -> Iterator[dict[str
                 try:
                     if line.strip():
                         yield json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     problems["incomplete lines"] += 1
 
 
