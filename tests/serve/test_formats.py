@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankwell.cli.serve import read_aliases
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.ranker import Ranker
-from rankwell.serve.state import Sources, open_state, read_aliases
+from rankwell.serve.state import Sources, open_state
 
 from .conftest import opened
 

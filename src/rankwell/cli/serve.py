@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
@@ -28,6 +28,7 @@ from rankwell.cli.options import (
     needs,
     read_settings,
 )
+from rankwell.core.errors import RankwellError
 from rankwell.core.registry import Normalisation
 
 SETTINGS: dict[str, Any] = {
@@ -180,7 +181,7 @@ def serve(
     from rankwell.serve.search_log import LogOptions
     from rankwell.serve.server import WRITING_KEY, ServerOptions, exit_on_signals
     from rankwell.serve.server import serve as serve_sources
-    from rankwell.serve.state import Sources, default_models, read_aliases
+    from rankwell.serve.state import Sources, default_models
 
     rare = read_settings(settings, SETTINGS)
     if is_fitted := system is not None and is_system(system):
@@ -218,6 +219,17 @@ def serve(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def read_aliases(texts: Sequence[str]) -> dict[str, str]:
+    """Aliases from texts like ``NAME=MODEL``."""
+    aliases = {}
+    for text in texts:
+        alias, equals, name = text.partition("=")
+        if not (alias and equals and name):
+            raise RankwellError(f"--alias {text}: expected NAME=MODEL")
+        aliases[alias] = name
+    return aliases
 
 
 def _say(line: str) -> None:

@@ -385,17 +385,6 @@ class State:
         return model.lay_out(query, documents, type, instruction if model.ranker.reader.takes_instruction else None)
 
 
-def read_aliases(texts: Sequence[str]) -> dict[str, str]:
-    """Aliases from texts like ``NAME=MODEL``."""
-    aliases = {}
-    for text in texts:
-        alias, equals, name = text.partition("=")
-        if not (alias and equals and name):
-            raise RankwellError(f"--alias {text}: expected NAME=MODEL")
-        aliases[alias] = name
-    return aliases
-
-
 def open_state(sources: Sources, generation: int = 1) -> State:
     """Open everything and use it once, so that problems show now and the first request is fast."""
     if sources.index is None and not sources.models:
