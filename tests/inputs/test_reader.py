@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankwell.inputs.batching import Sequences
+from rankwell.inputs.prompts import Frame
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.windows import Windows, fit_windows
@@ -196,3 +198,14 @@ class TestReport:
             list(pool.map(count, range(4)))
         assert (report.pairs, report.pairs_cut) == (2400, 2400)
         assert report.pieces_cut == {"query": 2400, "document": 2400}
+
+
+def test_only_a_text_without_tokens_becomes_the_filler() -> None:
+    tokens, words = np.array([1, 7, 8, 2, 1, 2], np.int32), np.array([0, 1, 2, 3, 0, 1], np.int32)
+    nothing, ends = np.empty(0, np.int32), np.array([4, 6])
+    whole = Sequences(tokens, np.zeros(6, np.int8), nothing, words, np.ones(6, np.bool_), ends)
+    framed = Frame(nothing, nothing, filler=9).around(whole)
+    assert framed.tokens.tolist() == [7, 8, 9]
+    assert framed.words.tolist() == [0, 1, 0]
+    assert framed.positions.tolist() == [0, 1, 0]
+    assert framed.ends.tolist() == [2, 3]

@@ -22,7 +22,7 @@ Ids = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """The tokens before and after everything else in a sequence; one without any token becomes ``filler``."""
+    """The tokens before and after everything else in a sequence. A sequence without any token becomes ``filler``."""
 
     front: Ids
     back: Ids
@@ -33,11 +33,10 @@ class Frame:
 
     def around(self, sequences: Sequences) -> Sequences:
         """The sequences with the frame in place of their first and their last token."""
-        if not len(self) and (sequences.lengths() == 2).any():
-            return Frame(self.front, np.array([self.filler], np.int32)).around(sequences)
         inner = sequences.lengths() - 2
         begins = sequences.ends - inner - 1
-        lengths = inner + len(self)
+        empty = (inner == 0) & (len(self) == 0)
+        lengths = inner + len(self) + empty
         ends = np.cumsum(lengths)
         places = gather(ends - lengths + len(self.front), inner)
         source = gather(begins, inner)
@@ -48,8 +47,9 @@ class Frame:
         words, last = np.empty(total, np.int32), np.ones(total, np.bool_)
         tokens[places], segments[places] = sequences.tokens[source], sequences.segments[source]
         last[places], words[places] = sequences.last[source], sequences.words[source] + len(self.front) - 1
-        tokens[fronts], tokens[backs] = self.front, self.back
+        tokens[fronts], tokens[backs], tokens[ends[empty] - 1] = self.front, self.back, self.filler
         words[fronts] = np.arange(len(self.front))
+        words[ends[empty] - 1] = 0
         words[backs] = np.arange(len(self.back)) + (len(self.front) + sequences.words[sequences.ends - 1][:, None] - 1)
         positions = np.arange(total) - np.repeat(ends - lengths, lengths)
         return Sequences(tokens, segments, positions.astype(np.int32), words, last, ends)
