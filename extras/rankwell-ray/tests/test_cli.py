@@ -18,6 +18,7 @@ pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder
+from rankwell.models.devices import Computing
 from rankwell.rank.requests import RerankRequest
 from rankwell.retrieve.index import Index
 from rankwell_ray.rerank import RerankJob
@@ -218,17 +219,18 @@ main()
 def test_a_killed_command_goes_on_where_it_was(rerank: Call, data: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """The process that was given the command and all its workers are killed; given again it makes what is missing."""
     pytest.importorskip("ray")
-    assert rerank("one.run").code == 0
+    assert rerank("one.run", "--precision", "fp32").code == 0
     out = tmp_path / "two.run"
     names = [data / "bm25.run", data / "queries.tsv", str(data / "index"), str(tiny_checkpoint)]
-    job = RerankJob(RerankRequest(*names), tmp_path / "two.run.shards")
+    exact = Computing(precision="fp32")  # what a process of its own computes in depends on the processor
+    job = RerankJob(RerankRequest(*names, computing=exact), tmp_path / "two.run.shards")
     shards = job.prepare()
     # Shard 3 takes forever: its candidates are a pipe that nobody feeds.
     part = job.folder / "candidates" / shards.path(3).name
     kept = part.rename(tmp_path / "kept.run")
     os.mkfifo(part)
     call = ["rerank", names[0], "--queries", names[1], "--collection", names[2], "--model", names[3], "--out", out]
-    command = [sys.executable, "-c", KILLED, *map(str, call), "--ray", "local,2"]
+    command = [sys.executable, "-c", KILLED, *map(str, call), "--precision", "fp32", "--ray", "local,2"]
     path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
