@@ -132,5 +132,5 @@ def fit(
             )
         except NotBetterError as reason:
             print(reason)
-            raise typer.Exit(3) from None
+            return {"out": str(out), "reason": str(reason), "exit_code": 3}
     return {"out": str(out), "describe": system.describe(), **system.card}

@@ -12,7 +12,7 @@ import pkgutil
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from functools import partial, wraps
 from importlib import import_module
 from itertools import pairwise
@@ -82,14 +82,14 @@ def with_json(verb: Callable[..., Result]) -> Callable[..., None]:
 
     @wraps(verb)
     def run(*, as_json: bool = False, **given: Any) -> None:
-        if not as_json:
-            verb(**given)
-            return
-        if is_stream(out := given.get("out") or ""):
+        if as_json and is_stream(out := given.get("out") or ""):
             raise RankwellError(f"--json does not go with --out {out}, which is standard output, too")
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
             result = verb(**given)
-        print(json.dumps(result, ensure_ascii=False, default=str))
+        if as_json:
+            print(json.dumps(result, ensure_ascii=False, default=str))
+        if code := (result or {}).get("exit_code"):
+            raise typer.Exit(code)
 
     signature = inspect.signature(verb, eval_str=True)
     kind = Annotated[bool, typer.Option("--json", help=text)]

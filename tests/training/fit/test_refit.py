@@ -76,9 +76,12 @@ def test_without_a_gain_the_old_one_stays_and_the_exit_code_is_3(
     run(tiny_bi_encoder, parts)
     before = {path: path.read_bytes() for path in system.rglob("*") if path.is_file()}
     with quick_steps(tiny_bi_encoder):
-        done = rankwell("fit", data, "--from", system, "--log", log, "--out", system, "--device", "cpu")
+        typed = ["fit", data, "--from", system, "--log", log, "--out", system, "--device", "cpu"]
+        done, told = rankwell(*typed), rankwell(*typed, "--json")
     assert (done.code, done.err) == (3, "")
-    assert done.out.splitlines()[-1].startswith(f"{system} stays: RR@10 1.000 → 1.000 (+0.000 [")
+    reason = done.out.splitlines()[-1]
+    assert reason.startswith(f"{system} stays: RR@10 1.000 → 1.000 (+0.000 [")
+    assert (told.code, json.loads(told.out)) == (3, {"out": str(system), "reason": reason, "exit_code": 3})
     assert {path: path.read_bytes() for path in system.rglob("*") if path.is_file()} == before
     assert [path.name for path in system.parent.iterdir()] == ["system"]
 
