@@ -66,6 +66,14 @@ def metric(client: TestClient, name: str) -> float:
     return float(line.split()[-1])
 
 
+def test_searches_with_words_that_the_index_lacks_are_counted(tmp_path: Path, served_index: Path) -> None:
+    with logging_to(tmp_path / "log", served_index) as client:
+        for query in ("bees honey", "bees xylophone", "zither"):
+            assert client.post("/search", json={"query": query}).status_code == 200
+        assert metric(client, 'rankwell_searches_total{kind="all"}') == 3
+        assert metric(client, 'rankwell_searches_total{kind="lacking"}') == 2
+
+
 def test_a_search_and_a_click_are_logged_in_the_fields_of_user_behavior_insights(
     tmp_path: Path, served_index: Path
 ) -> None:

@@ -64,7 +64,9 @@ class Metrics:
         self.batch_seconds = histogram("rankwell_batch_seconds", "Time per batch.", buckets=_SECONDS)
         self.batch_requests = histogram("rankwell_batch_requests", "Requests per batch.", buckets=_REQUESTS)
         self.searches = counter(
-            "rankwell_searches_total", "Logged searches: all, empty, clicked, or below min-relevance.", ("kind",)
+            "rankwell_searches_total",
+            "Logged searches: all, empty, clicked, below min-relevance, or with words that the index is lacking.",
+            ("kind",),
         )
         self.events = counter("rankwell_events_total", "Events sent, by outcome.", ("outcome",))
         self.dropped = counter("rankwell_log_dropped_total", "Lines that could not be logged.")

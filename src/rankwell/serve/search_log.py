@@ -84,8 +84,8 @@ class SearchLog:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def search(self, body: Search, answer: Answer) -> str:
-        """Log a search and its answer; returns the id by which events name it."""
+    def search(self, body: Search, answer: Answer, *, lacking: bool = False) -> str:
+        """Log a search and its answer; returns the id by which events name it. The index may be lacking its words."""
         rows, query_id = answer["results"], uuid.uuid4().hex
         docids, size = list[str](), 0
         for row in rows[:MOST_HITS]:
@@ -105,7 +105,8 @@ class SearchLog:
             self._known[query_id] = now, "\n".join(docids), set[str]()
             while len(self._known) > MOST_KNOWN or now - next(iter(self._known.values()))[0] > KNOWN_SECONDS:
                 self._known.popitem(last=False)
-        self._metrics.searches.labels("all").inc()
+        for kind in ("all", "lacking") if lacking else ("all",):
+            self._metrics.searches.labels(kind).inc()
         if not rows and not body.offset:
             self._metrics.searches.labels("below" if answer["candidates"] else "empty").inc()
         self._add(QUERIES, record)

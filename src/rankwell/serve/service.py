@@ -26,6 +26,7 @@ from rankwell.rank.engines.engine import Logits, probability, relevance
 from rankwell.rank.first_stage import Scope
 from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
+from rankwell.retrieve.spelling import unknown_words
 from rankwell.serve.answers import explain_answer, search_answer
 from rankwell.serve.bodies import LOG, ApiError, too_late
 from rankwell.serve.engine import Batching, Entry, Metrics, OverloadedError, RequestEngine, WorkQueue
@@ -310,7 +311,10 @@ class Service:
         ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
         echo = {"query": body.query, "type": label, "stages": stages, "k": body.k, "from": body.offset, "depth": depth}
         echo |= {"model": None if reranker is None else reranker.name, "generation": state.generation}
-        echo |= {} if log is None else {"query_id": log.search(body, answer)}
+        if log is not None:
+            aside = state.aside
+            lacking = await self._in(self._answering, lambda: unknown_words(aside.segments, aside.analyzer, [query])[0])
+            echo["query_id"] = log.search(body, answer, lacking=bool(lacking))
         return {**echo, "ms": ms, **answer}
 
     def _least(self, state: State, asked: float | None, rates: bool) -> float | None:
